@@ -1,0 +1,327 @@
+"""What a feasible region is to the optimizer, and to people.
+
+A set works on a batch of blocks (see :mod:`inface.sets.blocks`). A step on it has three parts, which never mix:
+
+* **reduce**: ``toward`` (Frank-Wolfe), or ``away``, ``within`` and ``pairwise`` (inside the minimal face) look at the
+  blocks and return a :class:`Move`: per block, how fast the objective falls along it and how far it may go;
+* **decide**: :func:`decide` turns those numbers into one step size per block;
+* **apply**: ``apply`` walks that far, and lands exactly on what it hits.
+
+Per-block numbers are kept in float64 where the device has it, whatever the dtype of the parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from . import blocks
+from .blocks import Per
+
+__all__ = ["Decision", "InFace", "Move", "Set", "decide"]
+
+InFace = Literal["away", "frank-wolfe", "pairwise"]
+
+# "On the boundary" means within this many units in the last place of the radius, whatever the size of the block.
+ULPS = 8
+
+
+@dataclass
+class Move:
+    """A direction for every block, reduced to what the step size depends on.
+
+    ``slope`` is ``-<g, d>``, the rate at which the linearised objective falls: the Frank-Wolfe gap or the paper's
+    ``A``. ``limit`` is the paper's ``alpha_stop``. A block with ``slope <= 0`` stays where it is.
+    """
+
+    slope: Tensor
+    limit: Tensor
+
+
+@dataclass
+class Straight(Move):
+    """A move along directions that are written out: those of k-sparse polytopes and of user-supplied functions."""
+
+    direction: Tensor
+
+
+class Decision(NamedTuple):
+    """One step size per block, and where it was cut short by the move's limit."""
+
+    step: Tensor
+    hit: Tensor
+
+
+class Set(ABC):
+    """A compact convex set, one copy of it per block of a parameter.
+
+    Args:
+        radius: the size of the set: a number, or a tensor with one value per block (the paper's ``delta_{t,i}``).
+        per: what a block is: ``"output"`` (a row of a Linear, a filter of a Conv), ``"input"`` (what leaves one input),
+            or ``"tensor"`` (the whole parameter). A 1-D parameter is always one block.
+
+    The methods that take ``x``, ``g`` or ``d`` in the parameter's own shape are for people, research and checking;
+    the optimizer works on blocks, with the methods whose arguments are called so.
+    """
+
+    kind: ClassVar[str]
+    has_faces: ClassVar[bool] = True
+    default_per: ClassVar[Per] = "output"
+    _kinds: ClassVar[dict[str, type[Set]]] = {}
+
+    radius: float | Tensor
+    per: Per
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "kind" in cls.__dict__:
+            Set._kinds[cls.kind] = cls
+
+    def __init__(self, radius: float | Tensor, per: Per | None = None) -> None:
+        name = type(self).__name__
+        self.per = self.default_per if per is None else per
+        if self.per not in get_args(Per):
+            raise ValueError(f"{name}: per must be one of {', '.join(map(repr, get_args(Per)))}, got {per!r}")
+        self.radius = _checked_radius(name, radius)
+
+    # ------------------------------------------------------------------ for people: the parameter's own shape
+
+    def vertex(self, g: Tensor) -> Tensor:
+        """The extreme point of the set that minimises ``<g, v>``, block by block.
+
+        Ties go to the lowest index, and ``vertex(0)`` is the set's first positive vertex.
+        """
+        gb = self._numbers_of(g)
+        return self._back(self.dense_vertex(gb), g)
+
+    def face_vertex(self, x: Tensor, g: Tensor) -> Tensor:
+        """The extreme point of the minimal face of ``x`` that minimises ``<g, v>``, block by block."""
+        if not self.has_faces:
+            raise ValueError(f"{type(self).__name__} has no faces to offer (has_faces is False)")
+        return self._back(self.dense_face_vertex(self._numbers_of(x), self._numbers_of(g)), g)
+
+    def max_step(self, x: Tensor, d: Tensor) -> Tensor:
+        """The largest ``a >= 0`` with ``x + a d`` in the set, per block; ``inf`` where ``d`` is zero.
+
+        A norm that rises along ``d`` more slowly than rounding can tell counts as constant.
+        """
+        return self.ray(self._numbers_of(x), self._numbers_of(d))
+
+    def contains(self, x: Tensor, tol: float | None = None) -> Tensor:
+        """Whether each block lies in the set, up to ``tol`` times its radius (default: 8 eps of the dtype)."""
+        tol = ULPS * torch.finfo(x.dtype).eps if tol is None else tol
+        xb = self._numbers_of(x)
+        return self.block_norm(xb) <= self.r(xb) * (1 + tol)
+
+    def project(self, x: Tensor) -> Tensor:
+        """The Euclidean projection; blocks already in the set come back unchanged, bit for bit."""
+        xb = self._numbers_of(x)
+        inside = spread(self.contains(x), xb)
+        return self._back(torch.where(inside, xb, self.block_project(xb)), x)
+
+    def norm(self, x: Tensor) -> Tensor:
+        """The gauge of the set times its radius, per block: at most ``radius`` exactly for points of the set."""
+        return self.block_norm(self._numbers_of(x))
+
+    @abstractmethod
+    def diameter(self, block_shape: torch.Size) -> float | Tensor:
+        """The l2 diameter of the set in blocks of this shape: a number, or one per block."""
+
+    # ------------------------------------------------------------------ for the optimizer: batches of blocks
+
+    def to_blocks(self, x: Tensor) -> Tensor:
+        """The parameter in the shape this set computes in, ``(N, n)`` unless it says otherwise."""
+        return blocks.split(x, self.per).flatten(1)
+
+    def from_blocks(self, blocks_: Tensor, like: Tensor) -> Tensor:
+        """Back from :meth:`to_blocks`."""
+        return blocks.join(blocks_, like, self.per)
+
+    @abstractmethod
+    def toward(self, x: Tensor, g: Tensor) -> Move:
+        """The Frank-Wolfe direction ``vertex(g) - x``; its slope is the gap."""
+
+    def away(self, x: Tensor, g: Tensor) -> Move:
+        """From the worst vertex of the minimal face: ``d = x - face_vertex(x, -g)``."""
+        raise NotImplementedError(type(self).__name__)
+
+    def within(self, x: Tensor, g: Tensor) -> Move:
+        """The Frank-Wolfe direction inside the minimal face: ``d = face_vertex(x, g) - x``."""
+        raise NotImplementedError(type(self).__name__)
+
+    def pairwise(self, x: Tensor, g: Tensor) -> Move:
+        """From the worst to the best vertex of the face: ``d = face_vertex(x, g) - face_vertex(x, -g)``."""
+        raise NotImplementedError(type(self).__name__)
+
+    def in_face(self, strategy: InFace | Callable[[Set, Tensor, Tensor], Tensor], x: Tensor, g: Tensor) -> Move:
+        """The in-face move of that name, or of a function ``f(set, x, g) -> d`` on blocks."""
+        if callable(strategy):
+            return self.along(x, g, strategy(self, x, g))
+        if strategy == "away":
+            return self.away(x, g)
+        return self.within(x, g) if strategy == "frank-wolfe" else self.pairwise(x, g)
+
+    def along(self, x: Tensor, g: Tensor, d: Tensor) -> Straight:
+        """A move along directions that are given."""
+        return Straight(slope=-dot(g, d), limit=self.ray(x, d), direction=d)
+
+    def limit(self, x: Tensor, move: Move, wanted: Tensor) -> Tensor:  # noqa: ARG002 - sets without a closed form need them
+        """How far the move may go, given how far it would like to go."""
+        return move.limit
+
+    def apply(self, x: Tensor, move: Move, decision: Decision) -> Tensor:
+        """The blocks after the step. Blocks that do not move come back bit for bit."""
+        if not isinstance(move, Straight):
+            raise TypeError(f"{type(self).__name__} cannot apply a {type(move).__name__}")
+        end = x + spread(decision.step, x).to(x.dtype) * move.direction
+        return torch.where(spread(decision.step > 0, x), self.land(x, end, decision.hit), x)
+
+    @abstractmethod
+    def dense_vertex(self, g: Tensor) -> Tensor:
+        """:meth:`vertex` on blocks."""
+
+    def dense_face_vertex(self, x: Tensor, g: Tensor) -> Tensor:
+        """:meth:`face_vertex` on blocks."""
+        raise NotImplementedError(type(self).__name__)
+
+    @abstractmethod
+    def ray(self, x: Tensor, d: Tensor) -> Tensor:
+        """:meth:`max_step` on blocks."""
+
+    @abstractmethod
+    def land(self, x: Tensor, end: Tensor, hit: Tensor) -> Tensor:
+        """Put the end of a straight step from ``x`` exactly on the faces that it reached.
+
+        Where ``hit`` is set the step went as far as it could. Elsewhere the step ends inside the set, or on the face
+        it started from, up to rounding.
+        """
+
+    @abstractmethod
+    def block_norm(self, x: Tensor) -> Tensor:
+        """:meth:`norm` on blocks."""
+
+    @abstractmethod
+    def block_project(self, x: Tensor) -> Tensor:
+        """:meth:`project` on blocks."""
+
+    def onto_boundary(self, x: Tensor, tol: float) -> Tensor:
+        """Blocks within ``tol`` of the boundary, put exactly on it: what rounding to a coarser dtype took away."""
+        size, r = self.block_norm(x), self.r(x)
+        near = (size - r).abs() <= tol * r
+        return x * spread(torch.where(near, r / torch.where(size > 0, size, r), 1), x).to(x.dtype)
+
+    def r(self, x: Tensor) -> Tensor:
+        """The radius in per-block numbers, beside blocks ``x``."""
+        return torch.as_tensor(self.radius, dtype=wide(x), device=x.device)
+
+    def tolerance(self, x: Tensor) -> float:
+        """What rounding may take from a norm, relative to the radius."""
+        return ULPS * torch.finfo(x.dtype).eps
+
+    def on_boundary(self, size: Tensor, x: Tensor) -> Tensor:
+        """Whether blocks ``x`` of this norm lie on the boundary."""
+        return size >= self.r(x) * (1 - self.tolerance(x))
+
+    def check(self, size: torch.Size, where: str) -> None:
+        """Raise a ValueError, naming ``where``, if this set does not fit a parameter of this size."""
+        n = blocks.count(size, self.per)
+        if isinstance(self.radius, Tensor) and self.radius.numel() != n:
+            raise ValueError(
+                f"{type(self).__name__}: radius has {self.radius.numel()} values, wanted one for each of the {n} blocks "
+                f"of {where} of shape {tuple(size)} (per={self.per!r})"
+            )
+
+    # ------------------------------------------------------------------ plain data
+
+    def options(self) -> dict[str, Any]:
+        """What beside kind, radius and ``per`` makes this set: nothing, for most."""
+        return {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The set as plain data, for ``state_dict``.
+
+        >>> from inface.sets import L1Ball
+        >>> L1Ball(2.0).to_dict()
+        {'kind': 'l1', 'radius': 2.0, 'per': 'output'}
+        """
+        radius = self.radius.clone() if isinstance(self.radius, Tensor) else self.radius
+        return {"kind": self.kind, "radius": radius, "per": self.per, **self.options()}
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Set:
+        """A set from its plain data.
+
+        >>> Set.from_dict({"kind": "l1", "radius": 2.0, "per": "output"})
+        L1Ball(radius=2.0, per='output')
+        """
+        data = dict(data)
+        kind = data.pop("kind", None)
+        if kind not in Set._kinds:
+            raise ValueError(f"unknown kind of set {kind!r}, wanted one of {', '.join(sorted(Set._kinds))}")
+        return Set._kinds[kind](**data)
+
+    def __repr__(self) -> str:
+        radius = self.radius
+        shown = f"<{radius.numel()} values>" if isinstance(radius, Tensor) else repr(radius)
+        options = "".join(f", {name}={value!r}" for name, value in self.options().items())
+        return f"{type(self).__name__}(radius={shown}{options}, per={self.per!r})"
+
+    # ------------------------------------------------------------------ helpers
+
+    def _numbers_of(self, x: Tensor) -> Tensor:
+        """The blocks of a dense argument, in a dtype that can be computed in."""
+        return self.to_blocks(x if x.dtype in (torch.float32, torch.float64) else x.float())
+
+    def _back(self, blocks_: Tensor, like: Tensor) -> Tensor:
+        return self.from_blocks(blocks_.to(like.dtype), like)
+
+
+def decide(set_: Set, x: Tensor, move: Move, rate: float | Tensor) -> Decision:
+    """``min(slope / C, limit)`` per block with ``rate = 1 / C``; 0 where there is nothing to gain or a number is not finite."""
+    wanted = torch.where(torch.isfinite(move.slope) & (move.slope > 0), move.slope, 0) * rate
+    limit = set_.limit(x, move, wanted)
+    hit = (wanted >= limit) & (wanted > 0)
+    return Decision(torch.where(hit, limit, wanted), hit)
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """The dtype of per-block numbers beside ``x``."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """The inner product of each block."""
+    return (a * b).flatten(1).sum(1, dtype=wide(a))
+
+
+def spread(numbers: Tensor, x: Tensor) -> Tensor:
+    """Per-block numbers, shaped to be broadcast over blocks ``x``."""
+    return numbers.reshape(-1, *[1] * (x.ndim - 1))
+
+
+def _checked_radius(name: str, radius: float | Tensor) -> float | Tensor:
+    if isinstance(radius, Tensor):
+        if radius.ndim == 0:
+            return _checked_radius(name, radius.item())
+        if radius.ndim != 1 or not radius.dtype.is_floating_point:
+            raise ValueError(
+                f"{name}: radius must be a number or a 1-D floating-point tensor with one value per block, "
+                f"got a tensor of shape {tuple(radius.shape)} and dtype {radius.dtype}"
+            )
+        bad = radius[~((radius > 0) & torch.isfinite(radius))]
+        if bad.numel():
+            raise ValueError(f"{name}: every radius must be > 0 and finite, got {bad[0].item()!r}")
+        return radius.detach().clone()
+    try:
+        value = float(radius)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: radius must be a number > 0 or a tensor of them, got {radius!r}") from None
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name}: radius must be > 0 and finite, got {radius!r}")
+    return value

@@ -1,0 +1,71 @@
+"""The group-l1 ball: whole nodes or whole inputs go to zero together."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from . import blocks
+from .blocks import Per
+from .group_sum import GroupSum
+
+__all__ = ["GroupL1Ball"]
+
+Groups = Literal["output", "input"]
+
+
+class GroupL1Ball(GroupSum):
+    """``{x : sum_j |x_j|_2 <= radius}`` over groups ``x_j``, by default one ball per tensor.
+
+    Args:
+        radius: the bound on the sum of the groups' l2 norms.
+        groups: ``"output"``: a group is what enters one node (a row of a Linear, a filter of a Conv), so nodes vanish;
+            ``"input"``: what leaves one input (a column, an input channel), so features vanish.
+        per: the blocks, each with its own ball; it cannot be the same as ``groups``.
+
+    >>> import torch
+    >>> GroupL1Ball(1.0).vertex(torch.tensor([[0.0, 1.0], [3.0, -4.0]])).tolist()
+    [[0.0, 0.0], [-0.6000000238418579, 0.800000011920929]]
+    """
+
+    kind = "group-l1"
+    default_per: Per = "tensor"
+
+    def __init__(self, radius: float | Tensor, groups: Groups = "output", per: Per | None = None) -> None:
+        super().__init__(radius, per)
+        if groups not in get_args(Groups):
+            raise ValueError(f"GroupL1Ball: groups must be 'output' or 'input', got {groups!r}")
+        if groups == self.per:
+            raise ValueError(
+                f"GroupL1Ball: groups and per are both {groups!r}, which makes every block a single group; "
+                f"use L2Ball(per={groups!r}) for that"
+            )
+        self.groups = groups
+
+    def options(self) -> dict[str, Any]:
+        return {"groups": self.groups}
+
+    def check(self, size: torch.Size, where: str) -> None:
+        super().check(size, where)
+        if len(size) < 2 and (self.groups == "input" or self.per != "tensor"):
+            raise ValueError(
+                f"GroupL1Ball(groups={self.groups!r}, per={self.per!r}) needs a parameter of at least two dimensions, "
+                f"got {where} of shape {tuple(size)}"
+            )
+
+    def to_blocks(self, x: Tensor) -> Tensor:
+        split = blocks.split(x, self.per)
+        return (split.movedim(2, 1) if self._second else split).flatten(2) if split.ndim > 2 else split.unsqueeze(2)
+
+    def from_blocks(self, blocks_: Tensor, like: Tensor) -> Tensor:
+        if self._second:
+            first, second, *rest = like.shape
+            blocks_ = blocks_.reshape(1, second, first, *rest).movedim(1, 2)
+        return super().from_blocks(blocks_, like)
+
+    @property
+    def _second(self) -> bool:
+        """Whether the groups lie along the second dimension of a block."""
+        return self.groups == "input" and self.per == "tensor"

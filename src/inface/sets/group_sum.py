@@ -1,0 +1,284 @@
+"""Balls of a sum of group norms: what L1Ball, Simplex, GroupL1Ball and L2Ball have in common.
+
+A block is ``(G, k)``: ``G`` groups of ``k`` numbers, and its norm is ``sum_j |x_j|_2``. With ``k = 1`` that is the l1
+ball, with ``G = 1`` the l2 ball. An extreme point is one group, ``r`` times a unit vector ``u`` in group ``j``, so a
+move changes one group (two for pairwise) and scales the rest:
+
+* toward:   ``x <- (1 - t) x + t r u``
+* away:     ``x <- (1 + t) x - t r u``
+* pairwise: ``x <- x + t r (u - w)``
+
+``R`` below is the sum of the *other* groups' norms. On the boundary the minimal face is the simplex over the
+directions of the groups that are not zero; inside, it is the whole ball.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .base import Decision, Move, Set, dot, spread, wide
+from .rays import norm_ray
+
+__all__ = ["GroupSum"]
+
+
+class Atom(NamedTuple):
+    """An extreme point of each block: the radius times ``unit`` in group ``index``."""
+
+    index: Tensor
+    unit: Tensor
+
+
+class Share(NamedTuple):
+    """What a block holds in one of its groups: the group itself, and its norm."""
+
+    index: Tensor
+    own: Tensor
+    norm: Tensor
+
+
+@dataclass
+class Scaled(Move):
+    """A move that scales a block and rewrites one or two of its groups."""
+
+    on: Tensor  # blocks whose minimal face is proper
+    keeps: Tensor  # blocks whose norm the move leaves at the radius, by construction
+    rest: Tensor  # the norms of the groups that are not rewritten, summed
+
+
+@dataclass
+class Toward(Scaled):
+    gain: Share
+    unit: Tensor
+
+
+@dataclass
+class Away(Scaled):
+    lose: Share
+    unit: Tensor
+
+
+@dataclass
+class Pairwise(Scaled):
+    gain: Share
+    lose: Share
+    unit: Tensor
+
+
+class GroupSum(Set):
+    """The ball of a sum of group norms; subclasses say how a parameter falls into groups."""
+
+    def toward(self, x: Tensor, g: Tensor) -> Toward:
+        norms = group_norms(x)
+        size = norms.sum(1, dtype=wide(x))
+        index, unit = self.best(g)
+        gain = share(x, norms, index)
+        aligned = (gain.own * unit).sum(1) >= gain.norm * (1 - 4 * torch.finfo(x.dtype).eps)
+        on = self.bounded(size, x)
+        return self._toward(x, g, norms, on, on & aligned, Atom(index, unit))
+
+    def within(self, x: Tensor, g: Tensor) -> Toward:
+        norms = group_norms(x)
+        on = self.bounded(norms.sum(1, dtype=wide(x)), x)
+        move = self._toward(x, g, norms, on, on, self.face_best(x, g, norms, on))
+        move.slope = torch.where(on & (move.rest == 0), 0, move.slope)
+        return move
+
+    def away(self, x: Tensor, g: Tensor) -> Away:
+        norms, r = group_norms(x), self.r(x)
+        on = self.bounded(norms.sum(1, dtype=wide(x)), x)
+        atom = self.face_best(x, -g, norms, on)
+        lose = share(x, norms, atom.index)
+        rest = others(norms, atom.index)
+        alone = on & (rest == 0)
+        # Inside: |(1 + a) x_j - a r u| = r - (1 + a) R, solved without cancelling.
+        room, along = r - rest - lose.norm, (lose.own * atom.unit).sum(1)
+        bend = (lose.norm - along) * (lose.norm + along) + (r - along - rest) * (r - along + rest)
+        inside = room * (r - rest + lose.norm) / torch.where(bend > 0, bend, 1)
+        slope = r * (at(g, atom.index) * atom.unit).sum(1) - dot(g, x)
+        return Away(
+            slope=torch.where(alone, 0, slope),
+            limit=torch.where(on, lose.norm / torch.where(rest > 0, rest, 1), inside),
+            on=on,
+            keeps=on,
+            rest=rest,
+            lose=lose,
+            unit=atom.unit,
+        )
+
+    def pairwise(self, x: Tensor, g: Tensor) -> Pairwise:
+        norms, r = group_norms(x), self.r(x)
+        on = self.bounded(norms.sum(1, dtype=wide(x)), x)
+        best, worst = self.face_best(x, g, norms, on), self.face_best(x, -g, norms, on)
+        gain, lose = share(x, norms, best.index), share(x, norms, worst.index)
+        rest = others(norms, best.index, worst.index)
+        # Inside, both vertices are in one group and opposite: |x_j + 2 a r u| = r - R.
+        back = -(gain.own * best.unit).sum(1)
+        inside = (back + (back * back + (r - rest - gain.norm) * (r - rest + gain.norm)).clamp(min=0).sqrt()) / (2 * r)
+        slope = r * ((at(g, worst.index) * worst.unit).sum(1) - (at(g, best.index) * best.unit).sum(1))
+        return Pairwise(
+            slope=torch.where(on & (best.index == worst.index), 0, slope),
+            limit=torch.where(on, lose.norm / r, inside),
+            on=on,
+            keeps=on,
+            rest=rest,
+            gain=gain,
+            lose=lose,
+            unit=best.unit,
+        )
+
+    def apply(self, x: Tensor, move: Move, decision: Decision) -> Tensor:
+        if not isinstance(move, Scaled):
+            return super().apply(x, move, decision)
+        t, hit = decision
+        r, step = self.r(x), t.unsqueeze(1)
+        on, moves = move.on.unsqueeze(1), (t > 0).unsqueeze(1)
+        written: list[tuple[Tensor, Tensor, Tensor]] = []
+        if isinstance(move, Toward):
+            scale = 1 - t
+            written.append((*move.gain[:2], (1 - step) * move.gain.own + step * spread(r, step) * move.unit))
+        elif isinstance(move, Away):
+            scale = 1 + t
+            left = torch.where(hit, 0, (move.lose.norm - t * move.rest).clamp(min=0)).unsqueeze(1) * move.unit
+            crossed = (1 + step) * move.lose.own - step * spread(r, step) * move.unit
+            written.append((*move.lose[:2], torch.where(on, left, crossed)))
+        elif isinstance(move, Pairwise):
+            scale = torch.ones_like(t)
+            gained = move.gain.own + torch.where(on, step, 2 * step) * spread(r, step) * move.unit
+            kept = (1 - t * r / torch.where(move.on, move.lose.norm, 1)).clamp(min=0)
+            left = move.lose.own * torch.where(hit, 0, kept).unsqueeze(1)
+            # Inside, both groups are the same: written last, the gained one stands.
+            written.append((*move.lose[:2], torch.where(on, left, gained)))
+            written.append((*move.gain[:2], gained))
+        total = scale * move.rest + sum_of_norms(written, move.on)
+        # The norm of what is about to be written is known, so putting it back on the sphere costs no pass of its own.
+        repair = torch.where((t > 0) & (move.keeps | (hit & ~move.on)) & (total > 0), r / total, 1)
+        if isinstance(move, Toward):
+            repair = torch.where(hit, 1, repair)
+        end = x * spread(scale * repair, x).to(x.dtype)
+        rows = torch.arange(x.shape[0], device=x.device)
+        for index, own, new in written:
+            end = end.index_put((rows, index), torch.where(moves, new * repair.unsqueeze(1), own).to(x.dtype))
+        return end
+
+    def dense_vertex(self, g: Tensor) -> Tensor:
+        return self._dense(self.best(g), g)
+
+    def dense_face_vertex(self, x: Tensor, g: Tensor) -> Tensor:
+        norms = group_norms(x)
+        return self._dense(self.face_best(x, g, norms, self.bounded(norms.sum(1, dtype=wide(x)), x)), x)
+
+    def ray(self, x: Tensor, d: Tensor) -> Tensor:
+        return norm_ray(_value_and_slope, x, d, self.r(x), torch.finfo(x.dtype).eps)
+
+    def land(self, x: Tensor, end: Tensor, hit: Tensor) -> Tensor:
+        gone = (group_norms(end) <= spread(self.r(x) * self.tolerance(x), end[..., 0])) & hit.unsqueeze(1)
+        end = torch.where((gone & (group_norms(x) > 0)).unsqueeze(2), 0, end)
+        size = self.block_norm(end)
+        return end * spread(torch.where(self.bounded(size, x), self.r(x) / size, 1), x).to(x.dtype)
+
+    def block_norm(self, x: Tensor) -> Tensor:
+        return group_norms(x).sum(1, dtype=wide(x))
+
+    def block_project(self, x: Tensor) -> Tensor:
+        norms = group_norms(x).to(wide(x))
+        kept = project_simplex(norms, self.r(x))
+        shrunk = x * (kept / torch.where(norms > 0, norms, 1)).unsqueeze(2).to(x.dtype)
+        return shrunk * spread(self.r(x) / self.block_norm(shrunk), x).to(x.dtype)
+
+    def diameter(self, block_shape: torch.Size) -> float | Tensor:  # noqa: ARG002 - the same in every dimension
+        return 2 * self.radius
+
+    def best(self, g: Tensor) -> Atom:
+        """The extreme point that minimises ``<g, v>``."""
+        index = group_norms(g).argmax(1)
+        own = at(g, index)
+        norm = own.norm(dim=1, keepdim=True)
+        first = torch.zeros_like(own)
+        first[:, 0] = 1
+        return Atom(index, torch.where(norm > 0, -own / torch.where(norm > 0, norm, 1), first))
+
+    def face_best(self, x: Tensor, g: Tensor, norms: Tensor, on: Tensor) -> Atom:
+        """The extreme point of the minimal face that minimises ``<g, v>``."""
+        index = torch.where(norms > 0, face_keys(x, g, norms), torch.inf).argmin(1)
+        own = at(x, index)
+        norm = own.norm(dim=1, keepdim=True)
+        anywhere = self.best(g)
+        return Atom(
+            torch.where(on, index, anywhere.index),
+            torch.where(on.unsqueeze(1), own / torch.where(norm > 0, norm, 1), anywhere.unit),
+        )
+
+    def bounded(self, size: Tensor, x: Tensor) -> Tensor:
+        """Whether the minimal face of blocks of this norm is a proper one."""
+        return self.on_boundary(size, x)
+
+    def _toward(self, x: Tensor, g: Tensor, norms: Tensor, on: Tensor, keeps: Tensor, atom: Atom) -> Toward:
+        slope = dot(g, x) - self.r(x) * (at(g, atom.index) * atom.unit).sum(1)
+        return Toward(
+            slope=slope,
+            limit=torch.ones_like(slope),
+            on=on,
+            keeps=keeps,
+            rest=others(norms, atom.index),
+            gain=share(x, norms, atom.index),
+            unit=atom.unit,
+        )
+
+    def _dense(self, atom: Atom, like: Tensor) -> Tensor:
+        rows = torch.arange(like.shape[0], device=like.device)
+        value = (spread(self.r(like), atom.unit) * atom.unit).to(like.dtype)
+        return torch.zeros_like(like).index_put((rows, atom.index), value)
+
+
+def group_norms(x: Tensor) -> Tensor:
+    """The norm of each group, ``(N, G)``."""
+    return x.squeeze(2).abs() if x.shape[2] == 1 else torch.linalg.vector_norm(x, dim=2, dtype=wide(x))
+
+
+def at(x: Tensor, index: Tensor) -> Tensor:
+    """One group of each block, in per-block precision: ``(N, k)``."""
+    return x[torch.arange(x.shape[0], device=x.device), index].to(wide(x))
+
+
+def share(x: Tensor, norms: Tensor, index: Tensor) -> Share:
+    return Share(index, at(x, index), norms.gather(1, index.unsqueeze(1)).squeeze(1).to(wide(x)))
+
+
+def others(norms: Tensor, *indices: Tensor) -> Tensor:
+    """The sum of the norms of all groups but these, added up directly: a difference would cancel."""
+    for index in indices:
+        norms = norms.scatter(1, index.unsqueeze(1), 0)
+    return norms.sum(1, dtype=wide(norms))
+
+
+def face_keys(x: Tensor, g: Tensor, norms: Tensor) -> Tensor:
+    """``<g_j, x_j> / |x_j|``: what one unit of each group's own direction costs."""
+    if x.shape[2] == 1:
+        return (g * x.sign()).squeeze(2)
+    return (g * x).sum(2, dtype=wide(x)) / torch.where(norms > 0, norms, 1)
+
+
+def sum_of_norms(written: list[tuple[Tensor, Tensor, Tensor]], on: Tensor) -> Tensor:
+    """The norms of the groups that a move writes; inside a ball a pairwise move writes one group twice."""
+    norms = [new.norm(dim=1) for _, _, new in written]
+    return norms[0] if len(norms) == 1 else torch.where(on, norms[0] + norms[1], norms[1])
+
+
+def project_simplex(norms: Tensor, radius: Tensor) -> Tensor:
+    """The Euclidean projection of each row of ``norms`` onto ``{v >= 0, sum v = radius}``."""
+    ordered = norms.sort(1, descending=True).values
+    counts = torch.arange(1, norms.shape[1] + 1, device=norms.device, dtype=norms.dtype)
+    cuts = (ordered.cumsum(1) - spread(radius, norms)) / counts
+    active = (ordered > cuts).sum(1, keepdim=True).clamp(min=1)
+    return (norms - cuts.gather(1, active - 1)).clamp(min=0)
+
+
+def _value_and_slope(y: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    norms = group_norms(y)
+    rising = torch.where(norms > 0, face_keys(y, d, norms), group_norms(d))
+    return norms.sum(1, dtype=wide(y)), rising.sum(1, dtype=wide(y))

@@ -1,0 +1,195 @@
+"""The k-sparse polytope: the convex hull of vectors with k entries of one size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .base import Decision, Move, Set, dot, spread, wide
+from .linf_ball import snap_to_bounds
+from .rays import box_ray, norm_ray
+
+__all__ = ["KSparsePolytope"]
+
+BISECTIONS = 60
+
+
+class Atom(NamedTuple):
+    """An extreme point of each block: ``k`` entries by index and value."""
+
+    index: Tensor
+    value: Tensor
+
+    def dense(self, like: Tensor) -> Tensor:
+        return torch.zeros_like(like).scatter(1, self.index, self.value.to(like.dtype))
+
+
+@dataclass
+class Toward(Move):
+    atom: Atom
+    keeps: Tensor  # blocks that the move leaves on the l1 facet, by construction
+
+
+@dataclass
+class FromVertex(Move):
+    """``d = x - worst``, or ``best - worst`` where there is a best one: written out when it is applied."""
+
+    best: Atom | None
+    worst: Atom
+
+
+class KSparsePolytope(Set):
+    """``{x : max_j |x_j| <= radius, sum_j |x_j| <= k radius}``, by default one per output node.
+
+    Its extreme points have exactly ``k`` entries ``+-radius``: between the l1 ball (``k = 1``) and the box
+    (``k >= n``). In the minimal face entries at a bound stay, and on the l1 facet zeros and signs stay too.
+
+    >>> import torch
+    >>> KSparsePolytope(1.0, k=2).vertex(torch.tensor([[1.0, -3.0, 2.0]]))
+    tensor([[ 0.,  1., -1.]])
+    """
+
+    kind = "k-sparse"
+
+    def __init__(self, radius: float | Tensor, k: int, per: Any = None) -> None:
+        super().__init__(radius, per)
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise ValueError(f"KSparsePolytope: k must be a whole number >= 1, got {k!r}")
+        self.k = k
+
+    def options(self) -> dict[str, Any]:
+        return {"k": self.k}
+
+    def toward(self, x: Tensor, g: Tensor) -> Toward:
+        atom = self._best(g)
+        agrees = (atom.value * x.gather(1, atom.index) >= 0).all(1)
+        return self._toward(x, g, atom, self._on_facet(x) & agrees)
+
+    def within(self, x: Tensor, g: Tensor) -> Toward:
+        return self._toward(x, g, self._face_best(x, g), self._on_facet(x))
+
+    def away(self, x: Tensor, g: Tensor) -> FromVertex:
+        return self._from_vertex(x, g, None, self._face_best(x, -g))
+
+    def pairwise(self, x: Tensor, g: Tensor) -> FromVertex:
+        return self._from_vertex(x, g, self._face_best(x, g), self._face_best(x, -g))
+
+    def apply(self, x: Tensor, move: Move, decision: Decision) -> Tensor:
+        t = spread(decision.step, x).to(x.dtype)
+        if isinstance(move, Toward):
+            end = ((1 - t) * x).scatter_add(1, move.atom.index, t * move.atom.value.to(x.dtype))
+            held = x.gather(1, move.atom.index)
+            same = held == move.atom.value.to(x.dtype)
+            end = end.scatter(1, move.atom.index, torch.where(same, held, end.gather(1, move.atom.index)))
+            end = torch.where(spread(move.keeps & ~decision.hit, x), self._onto_facet(end), end)
+        elif isinstance(move, FromVertex):
+            end = self.land(x, x + t * _direction(x, move.best, move.worst), decision.hit)
+        else:
+            return super().apply(x, move, decision)
+        return torch.where(t > 0, end, x)
+
+    def dense_vertex(self, g: Tensor) -> Tensor:
+        return self._best(g).dense(g)
+
+    def dense_face_vertex(self, x: Tensor, g: Tensor) -> Tensor:
+        return self._face_best(x, g).dense(x)
+
+    def ray(self, x: Tensor, d: Tensor) -> Tensor:
+        box = box_ray(x.to(wide(x)), d.to(wide(d)), self.r(x))
+        ball = norm_ray(_l1_and_slope, x.to(wide(x)), d.to(wide(d)), self._k(x) * self.r(x), torch.finfo(x.dtype).eps)
+        return torch.minimum(box, ball)
+
+    def land(self, x: Tensor, end: Tensor, hit: Tensor) -> Tensor:
+        tol = self.tolerance(x)
+        r = spread(self.r(x), x)
+        end = snap_to_bounds(end, r, tol)
+        gone = (end.abs() <= (r * tol).to(x.dtype)) & spread(hit & self._on_facet(x), x)
+        end = torch.where(gone & (x != 0), 0, end)
+        return torch.where(spread(self._on_facet(end), x), self._onto_facet(end), end)
+
+    def onto_boundary(self, x: Tensor, tol: float) -> Tensor:
+        return self.land(x, snap_to_bounds(x, spread(self.r(x), x), tol), torch.zeros_like(self.block_norm(x)) > 0)
+
+    def block_norm(self, x: Tensor) -> Tensor:
+        size = x.abs()
+        return torch.maximum(size.amax(1).to(wide(x)), size.sum(1, dtype=wide(x)) / self._k(x))
+
+    def block_project(self, x: Tensor) -> Tensor:
+        """``sign(x) clip(|x| - s, 0, r)`` with the threshold ``s >= 0`` that brings the l1 norm down to ``k radius``.
+
+        The sum falls in ``s`` along straight pieces: bisection finds the piece, which is then solved exactly.
+        """
+        size, r = x.abs().to(wide(x)), spread(self.r(x), x)
+        target = self._k(x) * r
+        low, high = torch.zeros_like(target.expand(x.shape[0], 1)), size.amax(1, keepdim=True)
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            above = (size - middle).clamp(min=0).minimum(r).sum(1, keepdim=True) > target
+            low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+        cut, partial = size - high >= r, (size > high) & (size - high < r)
+        pieces = partial.sum(1, keepdim=True)
+        exact = (torch.where(partial, size, 0).sum(1, keepdim=True) + cut.sum(1, keepdim=True) * r - target) / pieces.clamp(min=1)
+        shift = torch.where(size.minimum(r).sum(1, keepdim=True) <= target, 0, torch.where(pieces > 0, exact, high))
+        return torch.copysign((size - shift).clamp(min=0).minimum(r).to(x.dtype), x)
+
+    def diameter(self, block_shape: torch.Size) -> float | Tensor:
+        return 2 * self.radius * min(self.k, block_shape.numel()) ** 0.5
+
+    def _k(self, x: Tensor) -> int:
+        return min(self.k, x.shape[1])
+
+    def _toward(self, x: Tensor, g: Tensor, atom: Atom, keeps: Tensor) -> Toward:
+        slope = dot(g, x) - (g.gather(1, atom.index) * atom.value).sum(1)
+        return Toward(slope=slope, limit=torch.ones_like(slope), atom=atom, keeps=keeps)
+
+    def _from_vertex(self, x: Tensor, g: Tensor, best: Atom | None, worst: Atom) -> FromVertex:
+        d = _direction(x, best, worst)
+        limit = torch.where(self._on_facet(x), _facet_ray(x, d, self.r(x)), self.ray(x, d))
+        # Entries at a bound are exact, so a face of a single vertex gives a direction of exact zeros, and no slope.
+        return FromVertex(slope=-dot(g, d), limit=limit, best=best, worst=worst)
+
+    def _best(self, g: Tensor) -> Atom:
+        index = (-g.abs()).sort(dim=1, stable=True).indices[:, : self._k(g)]
+        return Atom(index, torch.where(g.gather(1, index) > 0, -1, 1) * spread(self.r(g), g))
+
+    def _face_best(self, x: Tensor, g: Tensor) -> Atom:
+        facet, bound = self._on_facet(x).unsqueeze(1), self._at_bound(x)
+        price = torch.where(facet, torch.where(x != 0, x.sign() * g, torch.inf), -g.abs())
+        index = torch.where(bound, -torch.inf, price).sort(dim=1, stable=True).indices[:, : self._k(x)]
+        held = x.gather(1, index).sign()
+        sign = torch.where(facet | bound.gather(1, index), held, torch.where(g.gather(1, index) > 0, -1, 1))
+        return Atom(index, sign * spread(self.r(x), x))
+
+    def _at_bound(self, x: Tensor) -> Tensor:
+        return x.abs() >= spread(self.r(x) * (1 - self.tolerance(x)), x).to(x.dtype)
+
+    def _on_facet(self, x: Tensor) -> Tensor:
+        return x.abs().sum(1, dtype=wide(x)) >= self._k(x) * self.r(x) * (1 - self.tolerance(x))
+
+    def _onto_facet(self, x: Tensor) -> Tensor:
+        """The entries that are not at a bound, scaled so that the l1 norm is ``k radius``."""
+        r, bound = self.r(x), self._at_bound(x)
+        wanted = (self._k(x) - bound.sum(1)) * r
+        held = torch.where(bound, 0, x.abs()).sum(1, dtype=wide(x))
+        scale = spread(torch.where(held > 0, wanted / torch.where(held > 0, held, 1), 1), x).to(x.dtype)
+        edge = spread(r, x).to(x.dtype)
+        return torch.where(bound, torch.copysign(edge.expand_as(x), x), torch.minimum((x * scale).maximum(-edge), edge))
+
+
+def _direction(x: Tensor, best: Atom | None, worst: Atom) -> Tensor:
+    return (x if best is None else best.dense(x)) - worst.dense(x)
+
+
+def _l1_and_slope(y: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    return y.abs().sum(1), torch.where(y != 0, y.sign() * d, d.abs()).sum(1)
+
+
+def _facet_ray(x: Tensor, d: Tensor, radius: Tensor) -> Tensor:
+    """How far one can go on the l1 facet, where signs are fixed: until an entry is zero or at its bound."""
+    size, rise = x.abs().to(wide(x)), (x.sign() * d).to(wide(x))
+    falls = torch.where(rise < 0, size / torch.where(rise < 0, -rise, 1), torch.inf)
+    grows = torch.where(rise > 0, (spread(radius, x) - size).clamp(min=0) / torch.where(rise > 0, rise, 1), torch.inf)
+    return torch.minimum(falls, grows).amin(1)

@@ -1,0 +1,30 @@
+"""What the sets of matrices have in common: how a block becomes one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .base import Set, spread
+from .blocks import Per
+
+__all__ = ["MatrixSet"]
+
+
+class MatrixSet(Set):
+    """A set of matrices: a block is matricised as (first dimension, the rest); a vector is a matrix of one column."""
+
+    default_per: Per = "tensor"
+
+    def to_blocks(self, x: Tensor) -> Tensor:
+        flat = super().to_blocks(x)
+        inner = x.ndim if self.per == "tensor" or x.ndim < 2 else x.ndim - 1
+        rows = flat.shape[1]
+        if inner >= 2:
+            rows = x.shape[1] if self.per == "output" else x.shape[0]
+        return flat.reshape(flat.shape[0], rows, -1)
+
+
+def clean(g: Tensor) -> Tensor:
+    """Blocks with a NaN or an infinity replaced by zeros: LAPACK refuses them, and a zero gradient moves nothing."""
+    return torch.where(spread(torch.isfinite(g).flatten(1).all(1), g), g, 0)

@@ -1,0 +1,66 @@
+"""The simplex: non-negative weights of a fixed sum."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .base import ULPS, spread, wide
+from .group_sum import Atom, GroupSum, at, project_simplex
+
+__all__ = ["Simplex"]
+
+
+class Simplex(GroupSum):
+    """``{x >= 0 : sum_j x_j = radius}``, by default one simplex per output node.
+
+    Every point lies on a proper face, its support, so in-face steps never add an entry. A block of one entry is a
+    point and never moves.
+
+    >>> import torch
+    >>> Simplex(1.0).vertex(torch.tensor([[1.0, -3.0, 2.0]]))
+    tensor([[0., 1., 0.]])
+    """
+
+    kind = "simplex"
+
+    def to_blocks(self, x: Tensor) -> Tensor:
+        return super().to_blocks(x).unsqueeze(2)
+
+    def contains(self, x: Tensor, tol: float | None = None) -> Tensor:
+        """Whether each block is non-negative and sums to the radius, up to ``tol`` times its radius."""
+        tol = ULPS * torch.finfo(x.dtype).eps if tol is None else tol
+        xb = self._numbers_of(x)
+        slack = self.r(xb) * tol
+        return ((xb.flatten(1).sum(1, dtype=wide(xb)) - self.r(xb)).abs() <= slack) & (xb.flatten(1).amin(1) >= -slack)
+
+    def block_norm(self, x: Tensor) -> Tensor:
+        """The sum of a block; ``inf`` for one with a negative entry, which no multiple of the simplex contains."""
+        return torch.where((x < 0).flatten(1).any(1), torch.inf, x.flatten(1).sum(1, dtype=wide(x)))
+
+    def diameter(self, block_shape: torch.Size) -> float | Tensor:
+        return 0.0 * self.radius if block_shape.numel() == 1 else 2**0.5 * self.radius
+
+    def best(self, g: Tensor) -> Atom:
+        index = g.squeeze(2).argmin(1)
+        return Atom(index, torch.ones_like(at(g, index)))
+
+    def bounded(self, size: Tensor, x: Tensor) -> Tensor:  # noqa: ARG002 - every point of a simplex
+        return torch.ones_like(size, dtype=torch.bool)
+
+    def ray(self, x: Tensor, d: Tensor) -> Tensor:
+        """Only directions that sum to zero leave the point on the simplex."""
+        r, eps = self.r(x), torch.finfo(x.dtype).eps
+        length = d.abs().flatten(1).sum(1, dtype=wide(d))
+        tilted = d.flatten(1).sum(1, dtype=wide(d)).abs() > 8 * eps * (r + length)
+        steps = torch.where(d < 0, x.clamp(min=0) / torch.where(d < 0, -d, 1), torch.inf).flatten(1).amin(1)
+        return torch.where(tilted & (length > 0), 0, steps.to(wide(x)))
+
+    def land(self, x: Tensor, end: Tensor, hit: Tensor) -> Tensor:
+        gone = (end <= spread(self.r(x) * self.tolerance(x), end)) & spread(hit, end) & (x > 0)
+        end = torch.where(gone, 0, end.clamp(min=0))
+        return end * spread(self.r(x) / end.flatten(1).sum(1, dtype=wide(x)), x).to(x.dtype)
+
+    def block_project(self, x: Tensor) -> Tensor:
+        kept = project_simplex(x.squeeze(2).to(wide(x)), self.r(x)).unsqueeze(2)
+        return (kept * spread(self.r(x) / kept.flatten(1).sum(1), kept)).to(x.dtype)

@@ -1,0 +1,80 @@
+"""The spectral ball: a bound on how much a layer can stretch its input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..linalg import polar, svd, top_pair
+from .base import Decision, Move, dot, spread, wide
+from .matrices import MatrixSet, clean
+from .rays import norm_ray
+
+__all__ = ["SpectralBall"]
+
+
+@dataclass
+class Toward(Move):
+    vertex: Tensor
+
+
+class SpectralBall(MatrixSet):
+    """``{X : sigma_max(X) <= radius}``, by default one ball per tensor.
+
+    Its extreme points ``radius U V^T`` have all singular values equal. In-face steps are not offered: the minimal face
+    of a point fixes the singular vectors of all singular values at the radius, and what it leaves is another spectral
+    ball that buys no structure.
+
+    Vertices are polar factors by LAPACK's thin SVD, accurate to rounding; norms take the leading singular value alone,
+    to 32 eps (see :mod:`inface.linalg`).
+
+    >>> import torch
+    >>> SpectralBall(1.0).vertex(torch.diag(torch.tensor([2.0, -3.0]))).diagonal()
+    tensor([-1.,  1.])
+    """
+
+    kind = "spectral"
+    has_faces = False
+
+    def toward(self, x: Tensor, g: Tensor) -> Toward:
+        vertex = self.dense_vertex(clean(g))
+        slope = dot(g, x - vertex)
+        return Toward(slope=slope, limit=torch.ones_like(slope), vertex=vertex)
+
+    def apply(self, x: Tensor, move: Move, decision: Decision) -> Tensor:
+        if not isinstance(move, Toward):
+            return super().apply(x, move, decision)
+        t = spread(decision.step, x).to(x.dtype)
+        return torch.where(t > 0, torch.lerp(x, move.vertex, t), x)
+
+    def dense_vertex(self, g: Tensor) -> Tensor:
+        factor, size = polar(g)
+        eye = torch.eye(*g.shape[1:], dtype=g.dtype, device=g.device)
+        return torch.where(spread(size > 0, g), -factor, eye) * spread(self.r(g), g).to(g.dtype)
+
+    def ray(self, x: Tensor, d: Tensor) -> Tensor:
+        return norm_ray(_value_and_slope, x, d, self.r(x), torch.finfo(x.dtype).eps)
+
+    def land(self, x: Tensor, end: Tensor, hit: Tensor) -> Tensor:
+        size = self.block_norm(end)
+        beyond = hit | (size > self.r(x))
+        return end * spread(torch.where(beyond, self.r(x) / size, 1), x).to(x.dtype)
+
+    def block_norm(self, x: Tensor) -> Tensor:
+        return top_pair(x).sigma.to(wide(x))
+
+    def block_project(self, x: Tensor) -> Tensor:
+        u, s, v = svd(x, torch.zeros_like(self.block_norm(x)).to(x.dtype))
+        cut = torch.minimum(s, spread(self.r(x), s).to(x.dtype))
+        return (u * cut.unsqueeze(1)) @ v.mT
+
+    def diameter(self, block_shape: torch.Size) -> float | Tensor:
+        rows = block_shape[0]
+        return 2 * self.radius * min(rows, block_shape.numel() // rows) ** 0.5
+
+
+def _value_and_slope(y: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    u, sigma, v = top_pair(y)
+    return sigma.to(wide(y)), dot(u.unsqueeze(2) * v.unsqueeze(1), d)
