@@ -266,6 +266,10 @@ class Set(ABC):
             raise ValueError(f"unknown kind of set {kind!r}, wanted one of {', '.join(sorted(Set._kinds))}")
         return Set._kinds[kind](**data)
 
+    def with_radius(self, radius: float | Tensor) -> Set:
+        """The same set with another radius."""
+        return Set.from_dict({**self.to_dict(), "radius": radius})
+
     def __repr__(self) -> str:
         radius = self.radius
         shown = f"<{radius.numel()} values>" if isinstance(radius, Tensor) else repr(radius)

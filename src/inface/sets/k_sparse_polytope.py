@@ -131,7 +131,9 @@ class KSparsePolytope(Set):
             low, high = torch.where(above, middle, low), torch.where(above, high, middle)
         cut, partial = size - high >= r, (size > high) & (size - high < r)
         pieces = partial.sum(1, keepdim=True)
-        exact = (torch.where(partial, size, 0).sum(1, keepdim=True) + cut.sum(1, keepdim=True) * r - target) / pieces.clamp(min=1)
+        exact = (
+            torch.where(partial, size, 0).sum(1, keepdim=True) + cut.sum(1, keepdim=True) * r - target
+        ) / pieces.clamp(min=1)
         shift = torch.where(size.minimum(r).sum(1, keepdim=True) <= target, 0, torch.where(pieces > 0, exact, high))
         return torch.copysign((size - shift).clamp(min=0).minimum(r).to(x.dtype), x)
 

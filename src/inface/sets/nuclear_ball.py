@@ -159,7 +159,9 @@ class NuclearBall(MatrixSet):
         alone = on & ((factors.s > 0).sum(1) <= 1)
         return FaceMove(
             slope=torch.where(alone & torch.isfinite(slope), 0, slope),
-            limit=torch.where(on, self._room(factors, gain, lose, r), torch.inf) if growth >= 0 else torch.ones_like(slope),
+            limit=torch.where(on, self._room(factors, gain, lose, r), torch.inf)
+            if growth >= 0
+            else torch.ones_like(slope),
             on=on,
             factors=factors,
             growth=growth,

@@ -1,0 +1,126 @@
+"""Everything an optimizer refuses, and how it says so: before anything is modified."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from .free import Norm
+from .sets import Set, blocks
+from .sets.base import InFace, dot
+from .state import EXACT, where_is
+
+__all__ = ["check_direction", "check_gradient", "check_group"]
+
+DTYPES = (*EXACT, torch.bfloat16, torch.float16)
+
+
+def check_group(group: dict[str, Any], index: int) -> None:
+    """Raise a ValueError if a group, complete with its defaults, cannot be optimised."""
+    _check_options(group)
+    set_ = group["set"]
+    if set_ is not None and not isinstance(set_, Set):
+        raise ValueError(f"FrankWolfe: set must be one of inface.sets or None, got {set_!r} (group {index})")
+    for p in group["params"]:
+        where = _called(group, index, p)
+        if p.dtype not in DTYPES:
+            raise ValueError(
+                f"FrankWolfe: {where} has dtype {p.dtype}, wanted one of {', '.join(str(d) for d in DTYPES)}"
+            )
+        if p.layout is not torch.strided:
+            raise ValueError(f"FrankWolfe: {where} has layout {p.layout}, wanted a dense tensor")
+        if set_ is not None and p.numel():
+            _check_constrained(group, set_, p, where)
+
+
+def check_gradient(group: dict[str, Any], index: int, p: Tensor) -> None:
+    """Raise a ValueError if a parameter's gradient cannot be used."""
+    if p.grad is not None and p.grad.layout is not torch.strided:
+        raise ValueError(
+            f"FrankWolfe: {_called(group, index, p)} has a gradient of layout {p.grad.layout}, wanted a dense one "
+            f"(for an Embedding: sparse=False)"
+        )
+
+
+def check_direction(
+    group: dict[str, Any], index: int, p: Tensor, x: Tensor, g: Tensor, d: object, counts: Tensor
+) -> Tensor:
+    """Raise a ValueError unless ``d`` satisfies Step 4b of the paper on the blocks where ``counts`` is set."""
+    where = _called(group, index, p)
+    if not isinstance(d, Tensor) or d.shape != x.shape:
+        shape = tuple(d.shape) if isinstance(d, Tensor) else type(d).__name__
+        raise ValueError(f"in_face function: wanted directions of shape {tuple(x.shape)} for {where}, got {shape}")
+    slack = 8 * torch.finfo(x.dtype).eps
+    size, rise = dot(d, d).sqrt(), dot(g, d)
+    diameter = torch.as_tensor(group["set"].diameter(blocks.shape(p.shape, group["set"].per))).to(size).expand_as(size)
+    for wrong, wanted, value in (
+        (~torch.isfinite(size), "a finite direction", size),
+        (rise > slack * size * dot(g, g).sqrt(), "<g, d> <= 0", rise),
+        (size > diameter * (1 + slack), "|d| <= diam", size),
+    ):
+        bad = (wrong & counts).nonzero()
+        if bad.numel():
+            block = int(bad[0])
+            raise ValueError(
+                f"in_face function: wanted {wanted} in block {block} of {where}, got {float(value[block]):.6g}"
+            )
+    return d
+
+
+def _check_options(group: dict[str, Any]) -> None:
+    lr, momentum, bound = group["lr"], group["momentum"], group["gradient_bound"]
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError(f"FrankWolfe: Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
+    if not (_is_number(lr) and 0 < float(lr) < math.inf):
+        raise ValueError(f"FrankWolfe: lr must be > 0 and finite, got {lr!r}")
+    if not (_is_number(momentum) and 0 <= float(momentum) < 1):
+        raise ValueError(f"FrankWolfe: momentum must be in [0, 1), got {momentum!r}")
+    if group["in_face"] is not None and not callable(group["in_face"]) and group["in_face"] not in get_args(InFace):
+        names = ", ".join(map(repr, get_args(InFace)))
+        raise ValueError(f"FrankWolfe: in_face must be None, {names} or a function, got {group['in_face']!r}")
+    if group["norm"] not in get_args(Norm):
+        names = ", ".join(map(repr, get_args(Norm)))
+        raise ValueError(f"FrankWolfe: norm must be one of {names}, got {group['norm']!r}")
+    if bound is not None and not (
+        bool(((bound > 0) & torch.isfinite(bound)).all())
+        if isinstance(bound, Tensor)
+        else _is_number(bound) and 0 < bound < math.inf
+    ):
+        raise ValueError(f"FrankWolfe: gradient_bound must be None or > 0 and finite, got {bound!r}")
+
+
+def _check_constrained(group: dict[str, Any], set_: Set, p: Tensor, where: str) -> None:
+    set_.check(p.shape, where)
+    bound, count = group["gradient_bound"], blocks.count(p.shape, set_.per)
+    if isinstance(bound, Tensor) and bound.numel() not in (1, count):
+        raise ValueError(
+            f"FrankWolfe: gradient_bound has {bound.numel()} values, wanted one for each of the {count} blocks of {where}"
+        )
+    if isinstance(group["in_face"], str) and not set_.has_faces:
+        raise ValueError(
+            f"FrankWolfe: {type(set_).__name__} offers no in-face steps (has_faces is False), got "
+            f"in_face={group['in_face']!r} for {where}; give its group in_face=None"
+        )
+    inside = set_.contains(p.detach())
+    if not group["project"] and not bool(inside.all()):
+        block = int((~inside).nonzero()[0])
+        norm = float(set_.norm(p.detach())[block])
+        radius = set_.radius[block] if isinstance(set_.radius, Tensor) else set_.radius
+        raise ValueError(
+            f"FrankWolfe: {where} starts outside its {set_!r}: block {block} has norm {norm:.6g}, wanted a point of the "
+            f"set of radius {float(radius):.6g}; start from inface.graph_init_, or let project=True move it there"
+        )
+
+
+def _called(group: dict[str, Any], index: int, p: Tensor) -> str:
+    name = where_is(group, index, p)
+    return f'parameter "{name}"' if "param_names" in group else f"{name} of shape {tuple(p.shape)}"
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and not value.is_complex()
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,209 @@
+"""The modified Frank-Wolfe gap: how far a point is from being stationary (Definition 2.1 of the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .free import dual_square
+from .sets import Set, blocks
+from .state import computable, where_is
+
+if TYPE_CHECKING:
+    from .optimizer import FrankWolfe
+
+__all__ = ["BlockGaps", "FreeNorm", "ModifiedGap", "combine", "convex_bound", "modified_gap", "step_rate"]
+
+
+@dataclass(frozen=True)
+class ModifiedGap:
+    r"""The modified gap :math:`G = \tilde G \sqrt{2L/C} + \|h\|_*` and what it is made of.
+
+    With several learning rates, the norms of the blocks are scaled so that one smoothness constant serves them all:
+    :math:`G = \sum_i \tilde G_i / \sqrt{lr_{ref} \sum_i C_i} + \sqrt{\sum_j (lr_j / lr_{ref}) \|h_j\|_*^2}`, with
+    :math:`lr_{ref}` the largest learning rate of the free groups (of all groups, if none is free).
+
+    Attributes:
+        value: :math:`G`.
+        constrained: its first term, the gap of the constrained parameters.
+        free: its second term, the gradient norm of the free parameters.
+        scale: :math:`\sqrt{lr_{ref} \sum_i C_i}`, which is :math:`\sqrt{C / 2L}`.
+        blocks: :math:`\tilde G_i` of every block, by parameter name.
+    """
+
+    value: Tensor
+    constrained: Tensor
+    free: Tensor
+    scale: Tensor
+    blocks: dict[str, Tensor]
+
+    @property
+    def sets(self) -> dict[str, Tensor]:
+        """The Frank-Wolfe gap of each constrained parameter: the sum over its blocks."""
+        return {name: gaps.sum() for name, gaps in self.blocks.items()}
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+
+@dataclass(frozen=True)
+class BlockGaps:
+    """The gaps of one parameter's blocks, with what its ``C_i`` are made of."""
+
+    name: str
+    gaps: Tensor
+    diameter: float | Tensor
+    lr: float | Tensor
+    gradient_bound: float | Tensor | None
+
+
+@dataclass(frozen=True)
+class FreeNorm:
+    """The squared dual norm of one free group's gradient."""
+
+    square: Tensor
+    lr: float | Tensor
+
+
+def modified_gap(
+    model: nn.Module,
+    loss: Callable[[Any, Any], Tensor],
+    batches: Iterable[tuple[Any, Any]],
+    optimizer: FrankWolfe,
+) -> ModifiedGap:
+    """The exact modified gap of a model over a data set.
+
+    Args:
+        model: the network, in the mode (train or eval) that it is to be measured in; its buffers and gradients are left
+            as they were.
+        loss: ``loss(model(inputs), target)``, a mean over the batch.
+        batches: pairs ``(inputs, target)``, together the data set; they may differ in size.
+        optimizer: says which parameters are constrained to what, and with which learning rates.
+
+    >>> import torch, inface
+    >>> from inface.sets import L1Ball
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> opt = inface.FrankWolfe(model, {"weight": L1Ball(1.0)}, lr=1.0, project=True)
+    >>> _ = model.weight.data.copy_(torch.tensor([[1.0, 0.0]]))
+    >>> inputs = torch.eye(2)
+    >>> data = [(inputs, torch.tensor([[3.0], [0.0]]))]
+    >>> float(inface.modified_gap(model, torch.nn.functional.mse_loss, data, opt))
+    0.0
+    """
+    members = [(group, p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.numel()]
+    gradients = _full_gradient(model, loss, batches, [p for _, p in members])
+    names = {id(p): name for name, p in model.named_parameters()}
+    constrained, free = [], []
+    for index, group in enumerate(optimizer.param_groups):
+        mine = [(p, h) for (other, p), h in zip(members, gradients, strict=True) if other is group]
+        if not mine:
+            continue
+        if group["set"] is None:
+            free.append(FreeNorm(dual_square([h for _, h in mine], group["norm"]), group["lr"]))
+            continue
+        for p, g in mine:
+            set_: Set = group["set"]
+            name = names.get(id(p)) or where_is(group, index, p)
+            gaps = set_.toward(
+                set_.to_blocks(computable(p.detach())), set_.to_blocks(-g if group["maximize"] else g)
+            ).slope
+            diameter = set_.diameter(blocks.shape(p.shape, set_.per))
+            constrained.append(BlockGaps(name, gaps.clamp(min=0), diameter, group["lr"], group["gradient_bound"]))
+    return combine(constrained, free)
+
+
+def convex_bound(gap: ModifiedGap, R: float = 0.0) -> float:
+    r"""An upper bound on :math:`F(x, y) - F^*` for convex :math:`F` (Proposition 2.2).
+
+    Args:
+        gap: the exact gap at the point.
+        R: a bound on the distance of the free parameters from an optimal point, in their groups' norms; with several
+            learning rates, in the norm :math:`\sqrt{\sum_j (lr_{ref} / lr_j) \|y_j\|^2}`. 0 if nothing is free.
+
+    >>> import torch
+    >>> gap = ModifiedGap(torch.tensor(0.5), torch.tensor(0.25), torch.tensor(0.25), torch.tensor(2.0), {})
+    >>> convex_bound(gap, R=3.0)
+    1.5
+    """
+    if not R >= 0:
+        raise ValueError(f"convex_bound: R must be >= 0, got {R!r}")
+    return max(float(gap.scale), float(R)) * float(gap.value)
+
+
+def combine(constrained: Sequence[BlockGaps], free: Sequence[FreeNorm]) -> ModifiedGap:
+    """The modified gap of several parameters and groups; nothing is synchronised with a device."""
+    if not constrained and not free:
+        unknown = torch.tensor(torch.nan)
+        return ModifiedGap(unknown, unknown, unknown, unknown, {})
+    like = (constrained[0].gaps if constrained else free[0].square).detach()
+    like = like if like.device.type == "mps" else like.double()
+
+    def number(value: float | Tensor) -> Tensor:
+        return torch.as_tensor(value, dtype=like.dtype, device=like.device)
+
+    rates = [number(part.lr).reshape(()) for part in (free or constrained)]
+    reference = torch.stack(rates).max()
+
+    def ratio(lr: float | Tensor) -> Tensor:
+        """``lr_ref / lr``, which is 1 when a schedule has brought both to 0."""
+        own = number(lr).reshape(())
+        return torch.where(own == reference, 1, reference / own)
+
+    gaps, constant, square = number(0.0), number(0.0), number(0.0)
+    for part in constrained:
+        diameter = number(part.diameter)
+        scaled = diameter.square() * ratio(part.lr)
+        if part.gradient_bound is not None:
+            scaled = torch.maximum(scaled, reference * number(part.gradient_bound) * diameter)
+        gaps = gaps + part.gaps.sum().to(like)
+        constant = constant + scaled.expand(part.gaps.shape).sum()
+    for norm in free:
+        square = square + norm.square.to(like) / ratio(norm.lr)
+    first, second = torch.where(constant > 0, gaps / constant.sqrt(), 0), square.sqrt()
+    return ModifiedGap(first + second, first, second, constant.sqrt(), {part.name: part.gaps for part in constrained})
+
+
+def step_rate(diameter: float | Tensor, lr: float | Tensor, gradient_bound: float | Tensor | None) -> float | Tensor:
+    """``1 / C_i``, without dividing by ``lr``; 0 for a set that is a single point.
+
+    >>> step_rate(2.0, 0.5, None), step_rate(2.0, 0.5, 10.0), step_rate(0.0, 0.5, None)
+    (0.125, 0.05, 0.0)
+    """
+    numbers = (diameter, lr, gradient_bound)
+    if not any(isinstance(number, Tensor) for number in numbers):
+        rate = lr / diameter**2 if diameter > 0 else 0.0
+        return rate if gradient_bound is None or diameter == 0 else min(rate, 1 / (gradient_bound * diameter))
+    device = next((n.device for n in numbers if isinstance(n, Tensor) and n.ndim > 0), None)
+    size = torch.as_tensor(diameter, device=device)
+    positive = torch.where(size > 0, size, 1)
+    rate = lr / positive.square()
+    if gradient_bound is not None:
+        rate = torch.minimum(rate, 1 / (gradient_bound * positive))
+    return torch.where(size > 0, rate, 0)
+
+
+def _full_gradient(
+    model: nn.Module, loss: Callable[[Any, Any], Tensor], batches: Iterable[tuple[Any, Any]], params: list[Tensor]
+) -> list[Tensor]:
+    """The gradient of the mean loss over all batches, in at least float32."""
+    totals = [torch.zeros_like(computable(p.detach())) for p in params]
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    seen = 0
+    with torch.enable_grad():
+        for inputs, target in batches:
+            size = len(target)
+            gradients = torch.autograd.grad(loss(model(inputs), target), params, allow_unused=True)
+            for total, gradient in zip(totals, gradients, strict=True):
+                if gradient is not None:
+                    total.add_(gradient, alpha=size)
+            seen += size
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+    if seen == 0:
+        raise ValueError("modified_gap: batches is empty, wanted at least one pair (inputs, target)")
+    return [total.div_(seen) for total in totals]

@@ -1,0 +1,83 @@
+"""From a model and ``{parameter name: set}`` to the groups of an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+from .sets import Set
+
+__all__ = ["Constraints", "param_groups"]
+
+Constraints = Mapping[str, Set | dict[str, Any]]
+
+
+def param_groups(model: nn.Module, constraints: Constraints) -> list[dict[str, Any]]:
+    """The parameters of ``model`` in groups: one per pattern, with its set, and one for everything else, which is free.
+
+    Args:
+        model: the network.
+        constraints: from a parameter name, or a glob on parameter names (``*`` matches dots too), to the set its
+            parameters must live in, or to ``dict(set=..., lr=..., ...)`` with further options of the group;
+            ``set=None`` makes a free group with options of its own. A 1-D parameter (a bias) is reached by its exact
+            name only.
+
+    Raises:
+        ValueError: a pattern that matches nothing, or a parameter that two patterns match.
+
+    >>> import torch, inface
+    >>> from inface.sets import L1Ball
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    >>> for group in inface.param_groups(model, {"0.*": dict(set=L1Ball(1.0), lr=8.0)}):
+    ...     print(group["set"], [name for name, _ in group["params"]])
+    L1Ball(radius=1.0, per='output') ['0.weight']
+    None ['0.bias', '2.weight', '2.bias']
+    """
+    parameters = dict(model.named_parameters())
+    aliases: dict[int, list[str]] = {id(p): [] for p in parameters.values()}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        aliases[id(p)].append(name)
+
+    owner: dict[str, str] = {}
+    groups = []
+    for pattern, value in constraints.items():
+        matched = []
+        for name, p in parameters.items():
+            known = aliases[id(p)]
+            if pattern not in known and (p.ndim < 2 or not any(fnmatchcase(alias, pattern) for alias in known)):
+                continue
+            if name in owner:
+                raise ValueError(
+                    f'parameter "{name}" is matched by two patterns, "{owner[name]}" and "{pattern}"; wanted one'
+                )
+            owner[name] = pattern
+            matched.append((name, p))
+        if not matched:
+            raise ValueError(_nothing(pattern, list(parameters)))
+        groups.append({"params": matched, **_options(pattern, value)})
+
+    free = [(name, p) for name, p in parameters.items() if name not in owner]
+    if free:
+        groups.append({"params": free, "set": None})
+    return groups
+
+
+def _options(pattern: str, value: object) -> dict[str, Any]:
+    if isinstance(value, Set):
+        return {"set": value}
+    if isinstance(value, dict) and "set" in value and (value["set"] is None or isinstance(value["set"], Set)):
+        return dict(value)
+    raise ValueError(f'pattern "{pattern}": wanted a set or dict(set=..., ...), got {value!r}')
+
+
+def _nothing(pattern: str, names: list[str]) -> str:
+    biases = [name for name in names if fnmatchcase(name, pattern)]
+    if biases:
+        return (
+            f'pattern "{pattern}" matches only parameters of fewer than two dimensions ({", ".join(biases)}); '
+            f"wanted: their exact names, if they are to be constrained"
+        )
+    return f'pattern "{pattern}" matches no parameter; the model has {", ".join(names) or "none"}'

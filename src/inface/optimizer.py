@@ -1,0 +1,397 @@
+"""Algorithm 1 of the paper, in its block version, as a torch.optim.Optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
+
+from .checks import check_direction, check_gradient, check_group
+from .free import Norm, descend
+from .gap import BlockGaps, FreeNorm, ModifiedGap, combine, step_rate
+from .groups import Constraints, param_groups
+from .registry import constrain
+from .report import Report
+from .sets import Set, blocks
+from .sets.base import InFace, decide
+from .state import average, computable, create, weights, where_is, write
+
+__all__ = ["Direction", "FrankWolfe"]
+
+Direction = Callable[[Set, Tensor, Tensor], Tensor]
+
+
+class FrankWolfe(Optimizer):
+    r"""Stochastic Frank-Wolfe and in-face steps where a set is given, steepest descent everywhere else.
+
+    One :meth:`step` consumes one gradient. With ``in_face`` set, the steps of a parameter alternate:
+
+    first half (the paper's Steps 2 and 3), with the gradient :math:`(\hat g, \hat h)` at :math:`(x, y)`:
+
+    .. math::
+        \tilde x^{(i)} &= \arg\min_{v \in S_i} \langle \hat g^{(i)}, v \rangle, \qquad
+        \tilde G^i = \langle \hat g^{(i)}, x^{(i)} - \tilde x^{(i)} \rangle \\
+        \bar x^{(i)} &= x^{(i)} + \min(\tilde G^i / C_i, 1) \, (\tilde x^{(i)} - x^{(i)}), \qquad
+        y \leftarrow y - \mathrm{lr} \cdot \|\hat h\|_* \tilde y
+
+    second half (Step 4), with the next gradient :math:`\check g`, evaluated at the new point:
+
+    .. math::
+        x^{(i)} \leftarrow \bar x^{(i)} + \min(A_i / C_i, \alpha^{stop}_i) \, d^{(i)}, \qquad
+        A_i = -\langle \check g^{(i)}, d^{(i)} \rangle
+
+    where :math:`C_i = \max(\mathrm{diam}(S_i)^2 / \mathrm{lr}, \mathrm{gradient\_bound} \cdot \mathrm{diam}(S_i))` and
+    :math:`\mathrm{lr} = 1 / (2 L)` with the smoothness constant :math:`L`. Without ``in_face`` every step is a first
+    half. Every block of every constrained parameter stays in its set at all times.
+
+    Args:
+        params: groups from :func:`inface.param_groups`, or anything that torch's optimizers take; a group without a
+            ``set`` is free. Or a model, with ``sets``.
+        sets: with a model only: the mapping that :func:`inface.param_groups` takes.
+        lr: :math:`1 / (2 L)`, for free and constrained parameters alike. Learning-rate schedulers work on both.
+        in_face: what the second half does: ``None`` (no second half: SFW), ``"away"`` (from the worst vertex of the
+            minimal face), ``"frank-wolfe"`` (to its best), ``"pairwise"`` (from the worst to the best), or a function
+            ``f(set, x, g) -> d`` on batches of blocks whose directions must satisfy ``<g, d> <= 0`` and
+            ``|d| <= diam``.
+        momentum: steps use the average ``m <- momentum m + (1 - momentum) g`` of all gradients, those of both halves.
+        norm: of free parameters, which makes their steepest-descent step: ``"l2"`` (SGD), ``"l1"``, ``"linf"``,
+            ``"spectral"``.
+        gradient_bound: a bound on the norm of a block's gradient (the paper's ``L_f``), if the theorems are to hold
+            without clamping; a number, or a tensor with one value per block.
+        every_gradient: free parameters move on both halves, not once per iteration.
+        maximize: maximise the objective.
+        differentiable: let autograd flow through the step (not through the choice of a vertex, which is constant
+            almost everywhere).
+        project: put parameters that start outside their set into it; otherwise they are an error.
+
+    All of them can be set per group. Parameters in bfloat16 or float16 are kept in float32 in the state
+    (``state[p]["master"]``, 4 bytes per parameter; the momentum buffer is float32 too), because half precision swallows
+    relative steps under 2^-9; entries that somebody else changes between two steps are taken over.
+
+    A step at which a group's ``lr`` is 0 creates its state and does nothing else. A block whose gradient is not finite
+    stays as it is, and so does its momentum.
+
+    >>> import torch, inface
+    >>> from inface.sets import L1Ball
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Linear(20, 3)
+    >>> opt = inface.FrankWolfe(model, {"weight": L1Ball(1.0)}, lr=0.5, in_face="away", project=True)
+    >>> inputs, target = torch.randn(64, 20), torch.randn(64, 3)
+    >>> for _ in range(200):
+    ...     opt.zero_grad()
+    ...     loss = torch.nn.functional.mse_loss(model(inputs), target)
+    ...     loss.backward()
+    ...     opt.step()
+    >>> bool((model.weight.abs().sum(1) <= 1.000001).all()), bool(opt.gap < 0.01)
+    (True, True)
+    """
+
+    @overload
+    def __init__(self, params: ParamsT, lr: float | Tensor, **options: Any) -> None: ...
+
+    @overload
+    def __init__(self, params: nn.Module, sets: Constraints, lr: float | Tensor, **options: Any) -> None: ...
+
+    def __init__(
+        self,
+        params: ParamsT | nn.Module,
+        sets: Any = None,
+        lr: Any = None,
+        *,
+        in_face: InFace | Direction | None = None,
+        momentum: float = 0.0,
+        norm: Norm = "l2",
+        gradient_bound: float | Tensor | None = None,
+        every_gradient: bool = False,
+        maximize: bool = False,
+        differentiable: bool = False,
+        project: bool = False,
+    ) -> None:
+        if isinstance(params, nn.Module):
+            if not isinstance(sets, Mapping):
+                raise TypeError(
+                    f"FrankWolfe: with a model, wanted a mapping from parameter names to sets, got {sets!r}"
+                )
+            params = param_groups(params, sets)
+        elif sets is not None:
+            if lr is not None or isinstance(sets, Mapping):
+                raise TypeError("FrankWolfe: a mapping of sets goes with a model; groups carry their sets themselves")
+            lr = sets
+        if lr is None:
+            raise TypeError(
+                "FrankWolfe: lr is missing; it is 1 / (2 L) with the smoothness constant L of the objective"
+            )
+        defaults = {
+            "lr": lr,
+            "set": None,
+            "in_face": in_face,
+            "momentum": momentum,
+            "norm": norm,
+            "gradient_bound": gradient_bound,
+            "every_gradient": every_gradient,
+            "maximize": maximize,
+            "differentiable": differentiable,
+            "project": project,
+        }
+        self._prepared = False
+        super().__init__(params, defaults)
+        self._prepared = True
+        self._forget()
+        for group in self.param_groups:
+            _prepare(group)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; it is checked whole before anything is changed."""
+        super().add_param_group(param_group)
+        try:
+            check_group(self.param_groups[-1], len(self.param_groups) - 1)
+        except ValueError:
+            self.param_groups.pop()
+            raise
+        if self._prepared:
+            _prepare(self.param_groups[-1])
+
+    @_use_grad_for_differentiable
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Consume the gradients that the parameters hold; parameters without one are left out.
+
+        Args:
+            closure: re-evaluates the model and returns the loss, which is then returned.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for index, group in enumerate(self.param_groups):
+            for p in group["params"]:
+                check_gradient(group, index, p)
+        directions = self._custom_directions()
+        for index, group in enumerate(self.param_groups):
+            params = self._ready(group)
+            if params and group["set"] is None:
+                self._free_step(index, group, params)
+            elif params:
+                for p in params:
+                    self._constrained_step(index, group, p, directions.get(p))
+        return loss
+
+    @property
+    def gap(self) -> Tensor:
+        """The stochastic modified gap (Lemma 2.1) at the last first half, as a 0-d tensor; NaN before there was one.
+
+        With momentum it is the averaged gradient's. It costs nothing until it is read, and reading it does not
+        synchronise with the device.
+        """
+        return self._measured().value
+
+    def report(self) -> Report:
+        """What the optimizer did since it was made or loaded: the gap with its parts, and the kinds of step, counted.
+
+        >>> import torch, inface
+        >>> from inface.sets import L1Ball
+        >>> weight = torch.nn.Parameter(torch.zeros(2, 3))
+        >>> opt = inface.FrankWolfe([{"params": [weight], "set": L1Ball(1.0)}], lr=0.1)
+        >>> weight.grad = torch.tensor([[1.0, 0.0, 0.0], [float("nan"), 0.0, 0.0]])
+        >>> opt.step()
+        >>> opt.report().frank_wolfe, opt.report().skipped
+        (1, 1)
+        """
+        halves = [[0, 0, 0], [0, 0, 0]]
+        for (_, phase), counts in self._counts.items():
+            halves[phase] = [a + b for a, b in zip(halves[phase], counts.tolist(), strict=True)]
+        (moved, clamped, skipped), (inner, drop, skipped_inner) = halves
+        return Report(self._measured(), moved, clamped, inner, drop, skipped + skipped_inner)
+
+    # ------------------------------------------------------------------ plain data
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as plain data: it loads with ``torch.load(weights_only=True)`` and nothing allow-listed.
+
+        A set is saved by its kind and options, a function given as ``in_face`` as ``"custom"``.
+        """
+        data = super().state_dict()
+        for group in data["param_groups"]:
+            if group["set"] is not None:
+                group["set"] = group["set"].to_dict()
+            if callable(group["in_face"]):
+                group["in_face"] = "custom"
+        return data
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a saved state. Sets must be of the same kind and ``per``; their radii come from the saved state."""
+        saved = [dict(group) for group in state_dict["param_groups"]]
+        for index, (live, group) in enumerate(zip(self.param_groups, saved, strict=False)):
+            group["set"] = _restored_set(index, live["set"], group.get("set"))
+            if group.get("in_face") == "custom":
+                if not callable(live["in_face"]):
+                    raise ValueError(
+                        f"load_state_dict: group {index} was saved with a function as in_face; make the optimizer with it"
+                    )
+                group["in_face"] = live["in_face"]
+        super().load_state_dict({**state_dict, "param_groups": saved})
+        # torch casts state to the dtype of its parameter, which would round what is kept in float32 for a reason.
+        ids = [i for group in saved for i in group["params"]]
+        params = [p for group in self.param_groups for p in group["params"]]
+        for i, p in zip(ids, params, strict=True):
+            for key, value in state_dict["state"].get(i, {}).items():
+                if isinstance(value, Tensor) and value.dtype != p.dtype:
+                    self.state[p][key] = computable(value.detach()).clone().to(p.device)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for option, default in self.defaults.items():
+                group.setdefault(option, default)
+            for p in group["params"]:
+                constrain(p, group["set"])
+        self._prepared = True
+        self._forget()
+
+    # ------------------------------------------------------------------ one gradient
+
+    def _ready(self, group: dict[str, Any]) -> list[Tensor]:
+        """The parameters of a group that move in this step; their state exists afterwards even if none does."""
+        present = [p for p in group["params"] if p.grad is not None and p.numel()]
+        for p in present:
+            create(self.state[p], p, group)
+        return [] if _is_zero(group["lr"]) else present
+
+    def _constrained_step(self, index: int, group: dict[str, Any], p: Tensor, direction: Tensor | None) -> None:
+        set_: Set = group["set"]
+        state, lr = self.state[p], _scalar(group["lr"])
+        phase = state["phase"]
+        x, g, finite = self._point(group, p)
+        if finite is not None:
+            _store(state, set_.from_blocks(g, p))
+        if phase == 0:
+            move = set_.toward(x, g)
+        elif direction is None:
+            move = set_.in_face(group["in_face"], x, g)
+        else:
+            move = set_.along(x, g, direction)
+        if finite is not None:
+            move.slope = torch.where(finite, move.slope, torch.nan)
+        diameter = set_.diameter(blocks.shape(p.shape, set_.per))
+        decision = decide(set_, x, move, step_rate(diameter, lr, group["gradient_bound"]))
+        write(p, state, set_.from_blocks(set_.apply(x, move, decision), p))
+
+        usable = torch.isfinite(move.slope)
+        if phase == 0:
+            gaps = torch.where(usable, move.slope.detach().clamp(min=0), 0)
+            self._gaps[p] = BlockGaps(where_is(group, index, p), gaps, diameter, lr, group["gradient_bound"])
+        counts = torch.stack([decision.step > 0, decision.hit, ~usable]).sum(1)
+        self._counts[p, phase] = self._counts[p, phase] + counts if (p, phase) in self._counts else counts
+        state["phase"] = _next(group, phase)
+
+    def _point(self, group: dict[str, Any], p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The blocks of a constrained parameter and of its (averaged) gradient; with momentum, which are finite."""
+        set_, state = group["set"], self.state[p]
+        g = set_.to_blocks(_gradient(group, p))
+        finite = None
+        if group["momentum"]:
+            g, finite = average(set_, g, state, group["momentum"])
+        return set_.to_blocks(weights(p, state)), g, finite
+
+    def _free_step(self, index: int, group: dict[str, Any], params: list[Tensor]) -> None:
+        grads = [_gradient(group, p) for p in params]
+        if group["momentum"]:
+            for i, p in enumerate(params):
+                state = self.state[p]
+                m = state["momentum_buffer"]
+                grads[i] = torch.lerp(m, grads[i], 1 - group["momentum"]) if state["started"] else grads[i].clone()
+                _store(state, grads[i])
+        first = [self.state[p]["phase"] == 0 for p in params]
+        moving = [i for i in range(len(params)) if first[i] or group["every_gradient"]]
+        if moving:
+            lr = _scalar(group["lr"])
+            targets = [_target(params[i], self.state[params[i]]) for i in moving]
+            square = descend(targets, [grads[i] for i in moving], lr, group["norm"])
+            for i, target in zip(moving, targets, strict=True):
+                if target is not params[i]:
+                    params[i].copy_(target)
+            if any(first):
+                self._free[index] = FreeNorm(square.detach(), lr)
+        for p in params:
+            self.state[p]["phase"] = _next(group, self.state[p]["phase"])
+
+    def _custom_directions(self) -> dict[Tensor, Tensor]:
+        """What the functions given as ``in_face`` say, checked before any parameter is touched."""
+        found = {}
+        for index, group in enumerate(self.param_groups):
+            if group["set"] is None or not callable(group["in_face"]):
+                continue
+            for p in self._ready(group):
+                if self.state[p]["phase"] == 1:
+                    x, g, finite = self._point(group, p)
+                    d = group["in_face"](group["set"], x.clone(), g.clone())
+                    counts = torch.isfinite(g).flatten(1).all(1) if finite is None else finite
+                    found[p] = check_direction(group, index, p, x, g, d, counts)
+        return found
+
+    def _measured(self) -> ModifiedGap:
+        return combine(list(self._gaps.values()), list(self._free.values()))
+
+    def _forget(self) -> None:
+        self._gaps: dict[Tensor, BlockGaps] = {}
+        self._free: dict[int, FreeNorm] = {}
+        self._counts: dict[tuple[Tensor, int], Tensor] = {}
+
+
+def _prepare(group: dict[str, Any]) -> None:
+    """Put a checked group's parameters where its set wants them."""
+    set_: Set | None = group["set"]
+    if set_ is not None and isinstance(set_.radius, Tensor) and group["params"]:
+        group["set"] = set_ = set_.with_radius(set_.radius.to(group["params"][0].device))
+    for p in group["params"]:
+        constrain(p, set_)
+        if set_ is not None and group["project"] and p.numel():
+            with torch.no_grad():
+                p.copy_(set_.project(p))
+
+
+def _gradient(group: dict[str, Any], p: Tensor) -> Tensor:
+    g = computable(p.grad)  # type: ignore[arg-type]
+    return -g if group["maximize"] else g
+
+
+def _store(state: dict[str, Any], average: Tensor) -> None:
+    if torch.is_grad_enabled():
+        state["momentum_buffer"] = average
+    else:
+        state["momentum_buffer"].copy_(average)
+    state["started"] = True
+
+
+def _target(p: Tensor, state: dict[str, Any]) -> Tensor:
+    """What a free parameter's descent moves: the parameter, or its float32 copy."""
+    return weights(p, state) if "master" in state else p
+
+
+def _next(group: dict[str, Any], phase: int) -> int:
+    return 0 if group["in_face"] is None else 1 - phase
+
+
+def _scalar(lr: float | Tensor) -> float | Tensor:
+    return lr.reshape(()) if isinstance(lr, Tensor) else lr
+
+
+def _is_zero(lr: float | Tensor) -> bool:
+    """Whether a step would not move; a tensor that only a device or a compiler knows is not asked."""
+    if isinstance(lr, Tensor):
+        return not torch.compiler.is_compiling() and lr.device.type == "cpu" and float(lr) == 0
+    return lr == 0
+
+
+def _restored_set(index: int, live: Set | None, saved: dict[str, Any] | None) -> Set | None:
+    if saved is None or live is None:
+        if saved is not live:
+            raise ValueError(f"load_state_dict: group {index} was saved with set {saved!r}, the optimizer has {live!r}")
+        return None
+    wanted = {key: value for key, value in live.to_dict().items() if key != "radius"}
+    found = {key: value for key, value in saved.items() if key != "radius"}
+    if found != wanted:
+        raise ValueError(f"load_state_dict: group {index} was saved with set {found}, the optimizer has {wanted}")
+    return Set.from_dict(saved)

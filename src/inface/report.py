@@ -1,0 +1,42 @@
+"""What an optimizer did, counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .gap import ModifiedGap
+
+__all__ = ["Report"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The kinds of step that blocks took, and the stochastic gap at the last first half.
+
+    Attributes:
+        gap: the modified gap with its parts.
+        frank_wolfe: blocks that moved in a first half.
+        clamped: of these, those whose step was cut to 1, all the way to the vertex: there the theorems do not apply
+            (a smaller ``lr``, or a ``gradient_bound``, avoids it).
+        in_face: blocks that moved in a second half.
+        drop: of these, those that went as far as their face allows, which takes an edge, a group or a rank away.
+        skipped: blocks left alone because their gradient was not finite.
+
+    >>> import torch
+    >>> from inface.gap import combine
+    >>> print(Report(combine([], []), frank_wolfe=8, clamped=1, in_face=7, drop=2, skipped=0))
+    gap nan | 8 Frank-Wolfe steps (1 clamped), 7 in-face steps (2 drops), 0 blocks skipped
+    """
+
+    gap: ModifiedGap
+    frank_wolfe: int
+    clamped: int
+    in_face: int
+    drop: int
+    skipped: int
+
+    def __str__(self) -> str:
+        return (
+            f"gap {float(self.gap):.6g} | {self.frank_wolfe} Frank-Wolfe steps ({self.clamped} clamped), "
+            f"{self.in_face} in-face steps ({self.drop} drops), {self.skipped} blocks skipped"
+        )
