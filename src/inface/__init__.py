@@ -1,17 +1,24 @@
 """Train sparse, low-rank and otherwise structured PyTorch models by construction."""
 
-from . import sets
+from . import batches, sets, sparsity, theory
 from .gap import ModifiedGap, convex_bound, modified_gap
 from .groups import param_groups
+from .init import graph_init_
+from .iterate import RandomIterate
 from .optimizer import FrankWolfe
 from .report import Report
 
 __all__ = [
     "FrankWolfe",
     "ModifiedGap",
+    "RandomIterate",
     "Report",
+    "batches",
     "convex_bound",
+    "graph_init_",
     "modified_gap",
     "param_groups",
     "sets",
+    "sparsity",
+    "theory",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -89,17 +89,11 @@ class FrankWolfe(Optimizer):
     (True, True)
     """
 
-    @overload
-    def __init__(self, params: ParamsT, lr: float | Tensor, **options: Any) -> None: ...
-
-    @overload
-    def __init__(self, params: nn.Module, sets: Constraints, lr: float | Tensor, **options: Any) -> None: ...
-
     def __init__(
         self,
         params: ParamsT | nn.Module,
-        sets: Any = None,
-        lr: Any = None,
+        sets: Constraints | float | Tensor | None = None,
+        lr: float | Tensor | None = None,
         *,
         in_face: InFace | Direction | None = None,
         momentum: float = 0.0,
@@ -261,6 +255,8 @@ class FrankWolfe(Optimizer):
 
     def _constrained_step(self, index: int, group: dict[str, Any], p: Tensor, direction: Tensor | None) -> None:
         set_: Set = group["set"]
+        # Before the state is looked at: torch.compile would else know p as a key of it, and recompile for every gradient.
+        diameter = set_.diameter(blocks.shape(p.shape, set_.per))
         state, lr = self.state[p], _scalar(group["lr"])
         phase = state["phase"]
         x, g, finite = self._point(group, p)
@@ -274,7 +270,6 @@ class FrankWolfe(Optimizer):
             move = set_.along(x, g, direction)
         if finite is not None:
             move.slope = torch.where(finite, move.slope, torch.nan)
-        diameter = set_.diameter(blocks.shape(p.shape, set_.per))
         decision = decide(set_, x, move, step_rate(diameter, lr, group["gradient_bound"]))
         write(p, state, set_.from_blocks(set_.apply(x, move, decision), p))
 
@@ -387,7 +382,7 @@ def _is_zero(lr: float | Tensor) -> bool:
 
 def _restored_set(index: int, live: Set | None, saved: dict[str, Any] | None) -> Set | None:
     if saved is None or live is None:
-        if saved is not live:
+        if (saved is None) != (live is None):
             raise ValueError(f"load_state_dict: group {index} was saved with set {saved!r}, the optimizer has {live!r}")
         return None
     wanted = {key: value for key, value in live.to_dict().items() if key != "radius"}

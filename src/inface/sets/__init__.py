@@ -1,6 +1,6 @@
 """The feasible regions: which convex set a parameter must live in, block by block."""
 
-from .base import Set
+from .base import InFace, Set
 from .group_l1_ball import GroupL1Ball
 from .k_sparse_polytope import KSparsePolytope
 from .l1_ball import L1Ball
@@ -12,6 +12,7 @@ from .spectral_ball import SpectralBall
 
 __all__ = [
     "GroupL1Ball",
+    "InFace",
     "KSparsePolytope",
     "L1Ball",
     "L2Ball",

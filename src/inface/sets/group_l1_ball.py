@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ class GroupL1Ball(GroupSum):
     """
 
     kind = "group-l1"
-    default_per: Per = "tensor"
+    default_per: ClassVar[Per] = "tensor"
 
     def __init__(self, radius: float | Tensor, groups: Groups = "output", per: Per | None = None) -> None:
         super().__init__(radius, per)

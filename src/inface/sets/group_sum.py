@@ -27,16 +27,16 @@ __all__ = ["GroupSum"]
 
 
 class Atom(NamedTuple):
-    """An extreme point of each block: the radius times ``unit`` in group ``index``."""
+    """An extreme point of each block: the radius times ``unit`` in group ``at``."""
 
-    index: Tensor
+    at: Tensor
     unit: Tensor
 
 
 class Share(NamedTuple):
-    """What a block holds in one of its groups: the group itself, and its norm."""
+    """What a block holds in one of its groups: which one, the group itself, and its norm."""
 
-    index: Tensor
+    at: Tensor
     own: Tensor
     norm: Tensor
 
@@ -92,14 +92,14 @@ class GroupSum(Set):
         norms, r = group_norms(x), self.r(x)
         on = self.bounded(norms.sum(1, dtype=wide(x)), x)
         atom = self.face_best(x, -g, norms, on)
-        lose = share(x, norms, atom.index)
-        rest = others(norms, atom.index)
+        lose = share(x, norms, atom.at)
+        rest = others(norms, atom.at)
         alone = on & (rest == 0)
         # Inside: |(1 + a) x_j - a r u| = r - (1 + a) R, solved without cancelling.
         room, along = r - rest - lose.norm, (lose.own * atom.unit).sum(1)
         bend = (lose.norm - along) * (lose.norm + along) + (r - along - rest) * (r - along + rest)
         inside = room * (r - rest + lose.norm) / torch.where(bend > 0, bend, 1)
-        slope = r * (at(g, atom.index) * atom.unit).sum(1) - dot(g, x)
+        slope = r * (take(g, atom.at) * atom.unit).sum(1) - dot(g, x)
         return Away(
             slope=torch.where(alone, 0, slope),
             limit=torch.where(on, lose.norm / torch.where(rest > 0, rest, 1), inside),
@@ -114,14 +114,14 @@ class GroupSum(Set):
         norms, r = group_norms(x), self.r(x)
         on = self.bounded(norms.sum(1, dtype=wide(x)), x)
         best, worst = self.face_best(x, g, norms, on), self.face_best(x, -g, norms, on)
-        gain, lose = share(x, norms, best.index), share(x, norms, worst.index)
-        rest = others(norms, best.index, worst.index)
+        gain, lose = share(x, norms, best.at), share(x, norms, worst.at)
+        rest = others(norms, best.at, worst.at)
         # Inside, both vertices are in one group and opposite: |x_j + 2 a r u| = r - R.
         back = -(gain.own * best.unit).sum(1)
         inside = (back + (back * back + (r - rest - gain.norm) * (r - rest + gain.norm)).clamp(min=0).sqrt()) / (2 * r)
-        slope = r * ((at(g, worst.index) * worst.unit).sum(1) - (at(g, best.index) * best.unit).sum(1))
+        slope = r * ((take(g, worst.at) * worst.unit).sum(1) - (take(g, best.at) * best.unit).sum(1))
         return Pairwise(
-            slope=torch.where(on & (best.index == worst.index), 0, slope),
+            slope=torch.where(on & (best.at == worst.at), 0, slope),
             limit=torch.where(on, lose.norm / r, inside),
             on=on,
             keeps=on,
@@ -196,7 +196,7 @@ class GroupSum(Set):
     def best(self, g: Tensor) -> Atom:
         """The extreme point that minimises ``<g, v>``."""
         index = group_norms(g).argmax(1)
-        own = at(g, index)
+        own = take(g, index)
         norm = own.norm(dim=1, keepdim=True)
         first = torch.zeros_like(own)
         first[:, 0] = 1
@@ -205,11 +205,11 @@ class GroupSum(Set):
     def face_best(self, x: Tensor, g: Tensor, norms: Tensor, on: Tensor) -> Atom:
         """The extreme point of the minimal face that minimises ``<g, v>``."""
         index = torch.where(norms > 0, face_keys(x, g, norms), torch.inf).argmin(1)
-        own = at(x, index)
+        own = take(x, index)
         norm = own.norm(dim=1, keepdim=True)
         anywhere = self.best(g)
         return Atom(
-            torch.where(on, index, anywhere.index),
+            torch.where(on, index, anywhere.at),
             torch.where(on.unsqueeze(1), own / torch.where(norm > 0, norm, 1), anywhere.unit),
         )
 
@@ -218,21 +218,21 @@ class GroupSum(Set):
         return self.on_boundary(size, x)
 
     def _toward(self, x: Tensor, g: Tensor, norms: Tensor, on: Tensor, keeps: Tensor, atom: Atom) -> Toward:
-        slope = dot(g, x) - self.r(x) * (at(g, atom.index) * atom.unit).sum(1)
+        slope = dot(g, x) - self.r(x) * (take(g, atom.at) * atom.unit).sum(1)
         return Toward(
             slope=slope,
             limit=torch.ones_like(slope),
             on=on,
             keeps=keeps,
-            rest=others(norms, atom.index),
-            gain=share(x, norms, atom.index),
+            rest=others(norms, atom.at),
+            gain=share(x, norms, atom.at),
             unit=atom.unit,
         )
 
     def _dense(self, atom: Atom, like: Tensor) -> Tensor:
         rows = torch.arange(like.shape[0], device=like.device)
         value = (spread(self.r(like), atom.unit) * atom.unit).to(like.dtype)
-        return torch.zeros_like(like).index_put((rows, atom.index), value)
+        return torch.zeros_like(like).index_put((rows, atom.at), value)
 
 
 def group_norms(x: Tensor) -> Tensor:
@@ -240,13 +240,13 @@ def group_norms(x: Tensor) -> Tensor:
     return x.squeeze(2).abs() if x.shape[2] == 1 else torch.linalg.vector_norm(x, dim=2, dtype=wide(x))
 
 
-def at(x: Tensor, index: Tensor) -> Tensor:
+def take(x: Tensor, index: Tensor) -> Tensor:
     """One group of each block, in per-block precision: ``(N, k)``."""
     return x[torch.arange(x.shape[0], device=x.device), index].to(wide(x))
 
 
 def share(x: Tensor, norms: Tensor, index: Tensor) -> Share:
-    return Share(index, at(x, index), norms.gather(1, index.unsqueeze(1)).squeeze(1).to(wide(x)))
+    return Share(index, take(x, index), norms.gather(1, index.unsqueeze(1)).squeeze(1).to(wide(x)))
 
 
 def others(norms: Tensor, *indices: Tensor) -> Tensor:

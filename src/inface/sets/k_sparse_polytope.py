@@ -20,11 +20,11 @@ BISECTIONS = 60
 class Atom(NamedTuple):
     """An extreme point of each block: ``k`` entries by index and value."""
 
-    index: Tensor
+    at: Tensor
     value: Tensor
 
     def dense(self, like: Tensor) -> Tensor:
-        return torch.zeros_like(like).scatter(1, self.index, self.value.to(like.dtype))
+        return torch.zeros_like(like).scatter(1, self.at, self.value.to(like.dtype))
 
 
 @dataclass
@@ -65,7 +65,7 @@ class KSparsePolytope(Set):
 
     def toward(self, x: Tensor, g: Tensor) -> Toward:
         atom = self._best(g)
-        agrees = (atom.value * x.gather(1, atom.index) >= 0).all(1)
+        agrees = (atom.value * x.gather(1, atom.at) >= 0).all(1)
         return self._toward(x, g, atom, self._on_facet(x) & agrees)
 
     def within(self, x: Tensor, g: Tensor) -> Toward:
@@ -80,10 +80,10 @@ class KSparsePolytope(Set):
     def apply(self, x: Tensor, move: Move, decision: Decision) -> Tensor:
         t = spread(decision.step, x).to(x.dtype)
         if isinstance(move, Toward):
-            end = ((1 - t) * x).scatter_add(1, move.atom.index, t * move.atom.value.to(x.dtype))
-            held = x.gather(1, move.atom.index)
+            end = ((1 - t) * x).scatter_add(1, move.atom.at, t * move.atom.value.to(x.dtype))
+            held = x.gather(1, move.atom.at)
             same = held == move.atom.value.to(x.dtype)
-            end = end.scatter(1, move.atom.index, torch.where(same, held, end.gather(1, move.atom.index)))
+            end = end.scatter(1, move.atom.at, torch.where(same, held, end.gather(1, move.atom.at)))
             end = torch.where(spread(move.keeps & ~decision.hit, x), self._onto_facet(end), end)
         elif isinstance(move, FromVertex):
             end = self.land(x, x + t * _direction(x, move.best, move.worst), decision.hit)
@@ -144,7 +144,7 @@ class KSparsePolytope(Set):
         return min(self.k, x.shape[1])
 
     def _toward(self, x: Tensor, g: Tensor, atom: Atom, keeps: Tensor) -> Toward:
-        slope = dot(g, x) - (g.gather(1, atom.index) * atom.value).sum(1)
+        slope = dot(g, x) - (g.gather(1, atom.at) * atom.value).sum(1)
         return Toward(slope=slope, limit=torch.ones_like(slope), atom=atom, keeps=keeps)
 
     def _from_vertex(self, x: Tensor, g: Tensor, best: Atom | None, worst: Atom) -> FromVertex:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,7 @@ __all__ = ["MatrixSet"]
 class MatrixSet(Set):
     """A set of matrices: a block is matricised as (first dimension, the rest); a vector is a matrix of one column."""
 
-    default_per: Per = "tensor"
+    default_per: ClassVar[Per] = "tensor"
 
     def to_blocks(self, x: Tensor) -> Tensor:
         flat = super().to_blocks(x)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .base import ULPS, spread, wide
-from .group_sum import Atom, GroupSum, at, project_simplex
+from .group_sum import Atom, GroupSum, project_simplex, take
 
 __all__ = ["Simplex"]
 
@@ -43,7 +43,7 @@ class Simplex(GroupSum):
 
     def best(self, g: Tensor) -> Atom:
         index = g.squeeze(2).argmin(1)
-        return Atom(index, torch.ones_like(at(g, index)))
+        return Atom(index, torch.ones_like(take(g, index)))
 
     def bounded(self, size: Tensor, x: Tensor) -> Tensor:  # noqa: ARG002 - every point of a simplex
         return torch.ones_like(size, dtype=torch.bool)

@@ -1,0 +1,30 @@
+# Each target does all its own set-up on a fresh machine: a virtual environment with the versions in constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: demo test lint clean
+
+demo: .venv/ready
+	$(BIN)/python examples/lasso.py
+
+test: .venv/ready
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv build dist
+
+# torch first and by itself: its pinned version decides which build is taken, and everything else must then fit it.
+# Then what builds the package, so that it is pinned too.
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt editables hatchling
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[test,lint]"
+	touch $@

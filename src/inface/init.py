@@ -1,0 +1,108 @@
+"""The paper's initialisation: sparse, and yet every node is connected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .sets import NuclearBall, Set, Simplex, SpectralBall
+from .sets.base import spread
+from .state import computable
+
+if TYPE_CHECKING:
+    from .optimizer import FrankWolfe
+
+__all__ = ["graph_init_"]
+
+_Conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+def graph_init_(
+    model: nn.Module | FrankWolfe,
+    groups: Iterable[dict[str, Any]] | FrankWolfe | None = None,
+    *,
+    generator: torch.Generator | None = None,
+) -> None:
+    """Give each node of the constrained layers at least one incoming and one outgoing edge, in place.
+
+    A layer gets as many edges as the larger of its numbers of inputs and outputs, placed at random so that every input
+    and every output has one, of random sign and equal size, and each block is scaled to the radius of its set, on its
+    boundary. In a convolution an edge is one random entry of a kernel, and a grouped convolution is connected group by
+    group (which needs the model: an optimizer alone does not know). Free parameters are left as they are.
+
+    Args:
+        model: the network, with ``groups``; or an optimizer, which knows its groups.
+        groups: what :func:`inface.param_groups` returned, or an optimizer.
+        generator: a CPU generator, for reproducibility on any device.
+
+    Raises:
+        ValueError: for a nuclear or spectral ball, whose points are not made of edges.
+
+    >>> import torch, inface
+    >>> from inface.sets import L1Ball
+    >>> model = torch.nn.Linear(6, 3)
+    >>> groups = inface.param_groups(model, {"weight": L1Ball(2.0)})
+    >>> inface.graph_init_(model, groups, generator=torch.Generator().manual_seed(0))
+    >>> model.weight.abs().sum(1), (model.weight != 0).sum(0)
+    (tensor([2., 2., 2.], grad_fn=<SumBackward1>), tensor([1, 1, 1, 1, 1, 1]))
+    """
+    if isinstance(model, nn.Module):
+        if groups is None:
+            raise TypeError("graph_init_: with a model, wanted groups from inface.param_groups, or an optimizer")
+        channels = {
+            id(p): module.groups
+            for module in model.modules()
+            if isinstance(module, _Conv)
+            for p in module.parameters(recurse=False)
+        }
+    else:
+        groups, channels = model, {}
+    listed: Iterable[dict[str, Any]] = groups.param_groups if isinstance(groups, torch.optim.Optimizer) else groups
+    members = [
+        (p[1] if isinstance(p, tuple) else p, group["set"])
+        for group in listed
+        if group.get("set") is not None
+        for p in group["params"]
+    ]
+    for p, set_ in members:
+        if isinstance(set_, NuclearBall | SpectralBall):
+            raise ValueError(  # noqa: TRY004 - the value of its set is wrong for this
+                f"graph_init_: a parameter of shape {tuple(p.shape)} lives in {set_!r}, whose points are not made of edges; "
+                f"start it from a random matrix with project=True"
+            )
+    with torch.no_grad():
+        for p, set_ in members:
+            p.copy_(_connected(p, set_, channels.get(id(p), 1), generator))
+
+
+def _connected(p: Tensor, set_: Set, channels: int, generator: torch.Generator | None) -> Tensor:
+    rows, columns = (1, p.numel()) if p.ndim < 2 else (p.shape[0], p.shape[1])
+    kernel = p.numel() // max(1, rows * columns)
+    edges = torch.cat([_cover(rows // channels, columns, generator) for _ in range(channels)])
+    positions = torch.randint(max(1, kernel), (rows, columns, 1), generator=generator)
+    signs = torch.randint(2, (rows, columns), generator=generator) * 2.0 - 1
+    if isinstance(set_, Simplex):
+        signs = signs.abs()
+    values = torch.zeros(rows, columns, kernel).scatter(2, positions, (signs * edges).unsqueeze(2))
+    blocks = set_.to_blocks(computable(values.reshape(p.shape).to(p)))
+    scaled = blocks * spread(set_.r(blocks) / set_.block_norm(blocks), blocks).to(blocks.dtype)
+    return set_.from_blocks(scaled, p)
+
+
+def _cover(rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
+    """A random 0/1 matrix with ``max(rows, columns)`` ones, at least one in every row and every column.
+
+    >>> edges = _cover(3, 5, torch.Generator().manual_seed(0))
+    >>> edges.sum(0).tolist(), sorted(edges.sum(1).tolist())
+    ([1.0, 1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 2.0])
+    """
+    if rows < columns:
+        return _cover(columns, rows, generator).T
+    turns = -(-rows // columns)
+    targets = torch.cat([torch.randperm(columns, generator=generator) for _ in range(turns)])[:rows]
+    edges = torch.zeros(rows, columns)
+    edges[torch.randperm(rows, generator=generator), targets] = 1
+    return edges

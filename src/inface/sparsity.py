@@ -1,0 +1,154 @@
+"""How sparse a network is, and what is left of it when only its largest edges stay."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from .registry import constrain, set_of
+
+__all__ = ["LayerNonzeros", "Nonzeros", "hard_threshold", "nonzeros"]
+
+
+@dataclass(frozen=True)
+class LayerNonzeros:
+    """The non-zero edges of one layer; a node is an output, its edges are what enters it.
+
+    Attributes:
+        percent: of the edges into a node, how many are not zero, averaged over the nodes.
+        edges: the same as a number of edges.
+        exact_percent: of the edges into a node, how many are not exactly zero.
+    """
+
+    percent: float
+    edges: float
+    exact_percent: float
+
+
+@dataclass(frozen=True)
+class Nonzeros:
+    """The non-zeros of a network.
+
+    Attributes:
+        layers: of each layer that was asked for.
+        percent: of all parameters of the network, free ones and biases included, how many are not zero.
+        count: the same as a number of parameters.
+        total: the number of parameters.
+    """
+
+    layers: dict[str, LayerNonzeros]
+    percent: float
+    count: int
+    total: int
+
+
+def nonzeros(
+    model: nn.Module, threshold: float = 1e-3, *, layers: str | Iterable[str] | torch.optim.Optimizer | None = None
+) -> Nonzeros:
+    """Count the edges that matter, as the paper does per layer and as the literature does for the whole network.
+
+    Args:
+        model: the network.
+        threshold: an entry counts as zero if its magnitude is below this.
+        layers: globs on parameter names, or an optimizer, whose constrained parameters are meant; by default the
+            parameters of this model that a :class:`inface.FrankWolfe` constrains.
+
+    >>> import torch, inface
+    >>> from inface.sets import L1Ball
+    >>> model = torch.nn.Linear(4, 2)
+    >>> _ = model.weight.data.copy_(torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 1e-5]]))
+    >>> layer = inface.sparsity.nonzeros(model, layers="weight").layers["weight"]
+    >>> layer.percent, layer.edges, layer.exact_percent
+    (37.5, 1.5, 50.0)
+    """
+    if not threshold >= 0:
+        raise ValueError(f"nonzeros: threshold must be >= 0, got {threshold!r}")
+    chosen = _chosen(model, layers)
+    everything = [p.detach() for p in model.parameters()]
+    count, total = sum(_count(p, threshold) for p in everything), sum(p.numel() for p in everything)
+    return Nonzeros(
+        {name: _layer(p.detach(), threshold) for name, p in chosen.items()}, 100 * count / max(1, total), count, total
+    )
+
+
+def hard_threshold(
+    model: nn.Module,
+    keep: float = 0.05,
+    *,
+    layers: str | Iterable[str] | torch.optim.Optimizer | None = None,
+    scope: Literal["layer", "global"] = "layer",
+) -> nn.Module:
+    """A copy of the network with only the largest edges of its constrained layers.
+
+    Args:
+        model: the network, which is not changed.
+        keep: the part of the edges to keep, in (0, 1]; of equal ones, those of lower index.
+        layers: as in :func:`nonzeros`.
+        scope: ``"layer"``: this part of every layer; ``"global"``: this part of all of them together.
+
+    >>> import torch, inface
+    >>> model = torch.nn.Linear(4, 1)
+    >>> _ = model.weight.data.copy_(torch.tensor([[0.1, -0.4, 0.3, 0.2]]))
+    >>> inface.sparsity.hard_threshold(model, keep=0.5, layers="weight").weight
+    Parameter containing:
+    tensor([[ 0.0000, -0.4000,  0.3000,  0.0000]], requires_grad=True)
+    """
+    if not 0 < keep <= 1:
+        raise ValueError(f"hard_threshold: keep must be in (0, 1], got {keep!r}")
+    if scope not in ("layer", "global"):
+        raise ValueError(f"hard_threshold: scope must be 'layer' or 'global', got {scope!r}")
+    names = list(_chosen(model, layers))
+    kept = copy.deepcopy(model)
+    for original, copied in zip(model.parameters(), kept.parameters(), strict=True):
+        constrain(copied, set_of(original))
+    parameters = dict(kept.named_parameters())
+    chosen = [parameters[name] for name in names]
+    for together in [[p] for p in chosen] if scope == "layer" else [chosen]:
+        _keep_largest(together, keep)
+    return kept
+
+
+@torch.no_grad()
+def _keep_largest(params: list[nn.Parameter], keep: float) -> None:
+    sizes = torch.cat([p.abs().flatten().cpu() for p in params])
+    order = sizes.sort(descending=True, stable=True).indices
+    mask = torch.zeros_like(sizes, dtype=torch.bool)
+    mask[order[: max(1, round(keep * sizes.numel()))]] = True
+    for p, part in zip(params, mask.split([p.numel() for p in params]), strict=True):
+        p.masked_fill_(~part.reshape(p.shape).to(p.device), 0)
+
+
+def _chosen(model: nn.Module, layers: str | Iterable[str] | torch.optim.Optimizer | None) -> dict[str, nn.Parameter]:
+    parameters = dict(model.named_parameters())
+    if layers is None:
+        found = {name: p for name, p in parameters.items() if set_of(p) is not None}
+        if not found:
+            raise ValueError(
+                'no parameter of this model is constrained by a FrankWolfe optimizer; say which with layers=["fc1.weight", ...]'
+            )
+        return found
+    if isinstance(layers, torch.optim.Optimizer):
+        members = {id(p) for group in layers.param_groups if group.get("set") is not None for p in group["params"]}
+        return {name: p for name, p in parameters.items() if id(p) in members}
+    patterns = [layers] if isinstance(layers, str) else list(layers)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in parameters):
+            raise ValueError(f'layers: "{pattern}" matches no parameter; the model has {", ".join(parameters)}')
+    return {name: p for name, p in parameters.items() if any(fnmatchcase(name, pattern) for pattern in patterns)}
+
+
+def _layer(p: Tensor, threshold: float) -> LayerNonzeros:
+    nodes = p.shape[0] if p.ndim > 1 else 1
+    inputs = max(1, p.numel() // max(1, nodes))
+    edges = _count(p, threshold) / max(1, nodes)
+    return LayerNonzeros(100 * edges / inputs, edges, 100 * int(p.count_nonzero()) / max(1, p.numel()))
+
+
+def _count(p: Tensor, threshold: float) -> int:
+    return int((p.abs() >= threshold).sum()) if threshold > 0 else int(p.count_nonzero())
