@@ -85,7 +85,7 @@ class GroupSum(Set):
         norms = group_norms(x)
         on = self.bounded(norms.sum(1, dtype=wide(x)), x)
         move = self._toward(x, g, norms, on, on, self.face_best(x, g, norms, on))
-        move.slope = torch.where(on & (move.rest == 0), 0, move.slope)
+        move.slope = nothing(on & (move.rest == 0), move.slope)
         return move
 
     def away(self, x: Tensor, g: Tensor) -> Away:
@@ -101,7 +101,7 @@ class GroupSum(Set):
         inside = room * (r - rest + lose.norm) / torch.where(bend > 0, bend, 1)
         slope = r * (take(g, atom.at) * atom.unit).sum(1) - dot(g, x)
         return Away(
-            slope=torch.where(alone, 0, slope),
+            slope=nothing(alone, slope),
             limit=torch.where(on, lose.norm / torch.where(rest > 0, rest, 1), inside),
             on=on,
             keeps=on,
@@ -121,7 +121,8 @@ class GroupSum(Set):
         inside = (back + (back * back + (r - rest - gain.norm) * (r - rest + gain.norm)).clamp(min=0).sqrt()) / (2 * r)
         slope = r * ((take(g, worst.at) * worst.unit).sum(1) - (take(g, best.at) * best.unit).sum(1))
         return Pairwise(
-            slope=torch.where(on & (best.at == worst.at), 0, slope),
+            # A gradient that is not finite counts also where neither vertex looks at it.
+            slope=nothing(on & (best.at == worst.at), slope + 0 * dot(g, x)),
             limit=torch.where(on, lose.norm / r, inside),
             on=on,
             keeps=on,
@@ -245,6 +246,11 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     return x[torch.arange(x.shape[0], device=x.device), index].to(wide(x))
 
 
+def nothing(still: Tensor, slope: Tensor) -> Tensor:
+    """No slope for blocks that stay, unless it tells of a gradient that is not finite."""
+    return torch.where(still & torch.isfinite(slope), 0, slope)
+
+
 def share(x: Tensor, norms: Tensor, index: Tensor) -> Share:
     return Share(index, take(x, index), norms.gather(1, index.unsqueeze(1)).squeeze(1).to(wide(x)))
 
@@ -271,6 +277,8 @@ def sum_of_norms(written: list[tuple[Tensor, Tensor, Tensor]], on: Tensor) -> Te
 
 def project_simplex(norms: Tensor, radius: Tensor) -> Tensor:
     """The Euclidean projection of each row of ``norms`` onto ``{v >= 0, sum v = radius}``."""
+    # Measured from the largest one: the radius would drown in numbers that are much larger than it.
+    norms = norms - norms.amax(1, keepdim=True)
     ordered = norms.sort(1, descending=True).values
     counts = torch.arange(1, norms.shape[1] + 1, device=norms.device, dtype=norms.dtype)
     cuts = (ordered.cumsum(1) - spread(radius, norms)) / counts

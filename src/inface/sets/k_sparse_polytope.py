@@ -120,11 +120,15 @@ class KSparsePolytope(Set):
     def block_project(self, x: Tensor) -> Tensor:
         """``sign(x) clip(|x| - s, 0, r)`` with the threshold ``s >= 0`` that brings the l1 norm down to ``k radius``.
 
-        The sum falls in ``s`` along straight pieces: bisection finds the piece, which is then solved exactly.
+        The sum falls in ``s`` along straight pieces: bisection finds the piece, which is then solved exactly. The
+        threshold lies within a radius below the k-th largest entry, and is measured from there: the radius would drown
+        in entries that are much larger than it.
         """
         size, r = x.abs().to(wide(x)), spread(self.r(x), x)
+        clipped = size.minimum(r)
         target = self._k(x) * r
-        low, high = torch.zeros_like(target.expand(x.shape[0], 1)), size.amax(1, keepdim=True)
+        size = size - size.topk(self._k(x), 1).values[:, -1:]
+        low, high = -r.expand(x.shape[0], 1), torch.zeros_like(size[:, :1])
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
             above = (size - middle).clamp(min=0).minimum(r).sum(1, keepdim=True) > target
@@ -134,8 +138,8 @@ class KSparsePolytope(Set):
         exact = (
             torch.where(partial, size, 0).sum(1, keepdim=True) + cut.sum(1, keepdim=True) * r - target
         ) / pieces.clamp(min=1)
-        shift = torch.where(size.minimum(r).sum(1, keepdim=True) <= target, 0, torch.where(pieces > 0, exact, high))
-        return torch.copysign((size - shift).clamp(min=0).minimum(r).to(x.dtype), x)
+        shrunk = (size - torch.where(pieces > 0, exact, high)).clamp(min=0).minimum(r)
+        return torch.copysign(torch.where(clipped.sum(1, keepdim=True) <= target, clipped, shrunk).to(x.dtype), x)
 
     def diameter(self, block_shape: torch.Size) -> float | Tensor:
         return 2 * self.radius * min(self.k, block_shape.numel()) ** 0.5

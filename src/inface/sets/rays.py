@@ -26,18 +26,20 @@ def norm_ray(
     """The largest ``a >= 0`` with ``|x + a d| <= radius``, per block, by Newton's method from the right.
 
     ``value_and_slope(y, d)`` gives the norm of ``y`` and its one-sided derivative along ``d``. The norm is convex
-    along the ray, so the iterates fall monotonically to the root. A slope below ``8 eps (radius + |d|)`` is flat: the
-    ray runs inside a face there, and what is left of the distance is rounding.
+    along the ray, so the iterates fall monotonically to the root. From a point of the boundary, a slope below
+    ``8 eps (radius + |d|)`` is flat: the ray runs inside a face there, and what is left of the distance is rounding
+    (unless it is far more than rounding makes, with a ``d`` too small to tell).
     """
     size, _ = value_and_slope(x, d)
     length, _ = value_and_slope(d, d)
     still = length == 0
+    flat = torch.where(size < radius * (1 - 8 * eps), 0, 8 * eps * (radius + length))
     at = (radius + size) / torch.where(still, 1, length) if start is None else start
     for _ in range(TURNS):
         value, slope = value_and_slope(x + spread(at, x).to(x.dtype) * d, d)
         excess = value - radius
-        flat = 8 * eps * (radius + length)
-        outside = (excess > 8 * eps * (radius + at * length)) & (slope > flat) & (at > 0)
+        steep = (slope > flat) | ((excess > eps**0.5 * radius) & (slope > 0))
+        outside = (excess > 8 * eps * (radius + at * length)) & steep & (at > 0)
         if not bool(outside.any()):
             break
         at = torch.where(outside, (at - excess / torch.where(slope > 0, slope, 1)).clamp(min=0), at)

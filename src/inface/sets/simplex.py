@@ -28,11 +28,15 @@ class Simplex(GroupSum):
         return super().to_blocks(x).unsqueeze(2)
 
     def contains(self, x: Tensor, tol: float | None = None) -> Tensor:
-        """Whether each block is non-negative and sums to the radius, up to ``tol`` times its radius."""
-        tol = ULPS * torch.finfo(x.dtype).eps if tol is None else tol
+        """Whether each block is non-negative and sums to the radius, up to ``tol`` times its radius.
+
+        By default (8 eps of the dtype) only the sum has a tolerance: rounding never makes an entry negative, and a
+        negative one has no vertex to move to.
+        """
         xb = self._numbers_of(x)
-        slack = self.r(xb) * tol
-        return ((xb.flatten(1).sum(1, dtype=wide(xb)) - self.r(xb)).abs() <= slack) & (xb.flatten(1).amin(1) >= -slack)
+        low = 0 if tol is None else -tol * self.r(xb)
+        slack = self.r(xb) * (ULPS * torch.finfo(x.dtype).eps if tol is None else tol)
+        return ((xb.flatten(1).sum(1, dtype=wide(xb)) - self.r(xb)).abs() <= slack) & (xb.flatten(1).amin(1) >= low)
 
     def block_norm(self, x: Tensor) -> Tensor:
         """The sum of a block; ``inf`` for one with a negative entry, which no multiple of the simplex contains."""
