@@ -69,7 +69,7 @@ def graph_init_(
     ]
     for p, set_ in members:
         if isinstance(set_, NuclearBall | SpectralBall):
-            raise ValueError(  # noqa: TRY004 - the value of its set is wrong for this
+            raise ValueError(
                 f"graph_init_: a parameter of shape {tuple(p.shape)} lives in {set_!r}, whose points are not made of edges; "
                 f"start it from a random matrix with project=True"
             )

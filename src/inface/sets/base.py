@@ -16,6 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
@@ -322,10 +323,9 @@ def _checked_radius(name: str, radius: float | Tensor) -> float | Tensor:
         if bad.numel():
             raise ValueError(f"{name}: every radius must be > 0 and finite, got {bad[0].item()!r}")
         return radius.detach().clone()
-    try:
-        value = float(radius)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name}: radius must be a number > 0 or a tensor of them, got {radius!r}") from None
+    if isinstance(radius, bool) or not isinstance(radius, Real):
+        raise ValueError(f"{name}: radius must be a number > 0 or a tensor of them, got {radius!r}")
+    value = float(radius)
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{name}: radius must be > 0 and finite, got {radius!r}")
     return value

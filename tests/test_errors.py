@@ -1,0 +1,182 @@
+"""Bad input: a ValueError that names parameter, value and what was wanted, before anything is modified."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import Parameter
+
+import inface
+from inface.sets import GroupL1Ball, KSparsePolytope, L1Ball, LInfBall, SpectralBall
+
+
+def constrained(set_, shape=(2, 3), **options):
+    return inface.FrankWolfe(
+        [{"params": [("fc1.weight", Parameter(torch.zeros(shape)))], "set": set_}], lr=0.1, **options
+    )
+
+
+@pytest.mark.parametrize(
+    "radius", [0, -1.0, math.nan, math.inf, "1", None, torch.tensor([1.0, -2.0]), torch.ones(2, 2)]
+)
+def test_a_radius_must_be_positive_and_finite(radius):
+    with pytest.raises(ValueError, match=r"L1Ball: .*radius must be"):
+        L1Ball(radius)
+
+
+def test_per_block_radii_must_be_as_many_as_blocks():
+    with pytest.raises(
+        ValueError, match=r'L1Ball: radius has 3 values, wanted one for each of the 2 blocks .*"fc1.weight"'
+    ):
+        constrained(L1Ball(torch.ones(3)))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: L1Ball(1.0, per="row"), r"per must be one of 'output', 'input', 'tensor', got 'row'"),
+        (lambda: GroupL1Ball(1.0, groups="node"), "groups must be 'output' or 'input', got 'node'"),
+        (lambda: GroupL1Ball(1.0, groups="output", per="output"), "groups and per are both 'output'"),
+        (lambda: KSparsePolytope(1.0, k=0), "k must be a whole number >= 1, got 0"),
+        (lambda: KSparsePolytope(1.0, k=2.5), "k must be a whole number >= 1, got 2.5"),
+    ],
+)
+def test_a_set_names_what_it_refuses(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("lr", 0.0, "lr must be > 0 and finite, got 0.0"),
+        ("lr", -1.0, "lr must be > 0 and finite, got -1.0"),
+        ("lr", math.nan, "lr must be > 0 and finite, got nan"),
+        ("lr", torch.ones(2), "Tensor lr must be 1-element"),
+        ("lr", "fast", "lr must be > 0 and finite, got 'fast'"),
+        ("momentum", 1.0, r"momentum must be in \[0, 1\), got 1.0"),
+        ("momentum", -0.1, r"momentum must be in \[0, 1\), got -0.1"),
+        ("momentum", math.nan, r"momentum must be in \[0, 1\), got nan"),
+        ("in_face", "awry", "in_face must be None, 'away', 'frank-wolfe', 'pairwise' or a function, got 'awry'"),
+        ("norm", "l3", "norm must be one of 'l2', 'l1', 'linf', 'spectral', got 'l3'"),
+        ("gradient_bound", 0.0, "gradient_bound must be None or > 0 and finite, got 0.0"),
+        ("gradient_bound", math.inf, "gradient_bound must be None or > 0 and finite, got inf"),
+        ("set", "l1", "set must be one of inface.sets or None, got 'l1'"),
+    ],
+)
+def test_an_option_names_its_value_and_what_was_wanted(option, value, message):
+    with pytest.raises(ValueError, match=message):
+        inface.FrankWolfe([{"params": [Parameter(torch.zeros(2))], option: value}], lr=0.1)
+
+
+def test_a_gradient_bound_per_block_must_be_as_many_as_blocks():
+    with pytest.raises(ValueError, match="gradient_bound has 3 values, wanted one for each of the 2 blocks"):
+        constrained(L1Ball(1.0), gradient_bound=torch.ones(3))
+
+
+def test_an_infeasible_start_is_refused_with_its_norm_and_repaired_by_project():
+    p = Parameter(torch.tensor([[0.5, 0.5], [3.0, -1.0]]))
+    groups = [{"params": [("fc1.weight", p)], "set": L1Ball(1.0)}]
+    with pytest.raises(ValueError, match=r'"fc1.weight" starts outside .*block 1 has norm 4.* project=True'):
+        inface.FrankWolfe(groups, lr=0.1)
+    assert p.tolist() == [[0.5, 0.5], [3.0, -1.0]]
+    inface.FrankWolfe([{"params": [p], "set": L1Ball(1.0)}], lr=0.1, project=True)
+    assert p.tolist() == [[0.5, 0.5], [1.0, 0.0]]
+
+
+def test_nothing_is_projected_when_a_later_group_is_wrong():
+    outside = Parameter(torch.full((2, 2), 5.0))
+    with pytest.raises(ValueError, match="momentum"):
+        inface.FrankWolfe(
+            [{"params": [outside], "set": L1Ball(1.0)}, {"params": [Parameter(torch.zeros(2))], "momentum": 2.0}],
+            lr=0.1,
+            project=True,
+        )
+    assert (outside == 5).all()
+
+
+def test_a_refused_group_is_not_added():
+    opt = constrained(L1Ball(1.0))
+    with pytest.raises(ValueError, match="starts outside"):
+        opt.add_param_group({"params": [("fc2.weight", Parameter(torch.ones(2, 2)))], "set": L1Ball(1.0)})
+    assert len(opt.param_groups) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int64])
+def test_a_parameter_of_another_dtype_is_named(dtype):
+    p = torch.zeros(2, dtype=dtype)
+    with pytest.raises(ValueError, match=rf'"fc1.weight" has dtype {dtype}'):
+        inface.FrankWolfe([("fc1.weight", p)], lr=0.1)
+
+
+def test_a_sparse_gradient_is_named_and_nothing_moves():
+    first, second = Parameter(torch.ones(3)), nn.Embedding(4, 2, sparse=True)
+    opt = inface.FrankWolfe([("first", first), ("embedding.weight", second.weight)], lr=0.1)
+    (second(torch.tensor([1])).sum() + first.sum()).backward()
+    with pytest.raises(ValueError, match=r'"embedding.weight" has a gradient of layout torch.sparse_coo'):
+        opt.step()
+    assert first.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_in_face_steps_are_refused_where_a_set_has_no_faces():
+    with pytest.raises(ValueError, match=r"SpectralBall offers no in-face steps .*'away'.*\"fc1.weight\""):
+        constrained(SpectralBall(1.0), in_face="away")
+    with pytest.raises(ValueError, match="SpectralBall has no faces"):
+        SpectralBall(1.0).face_vertex(torch.zeros(2, 2), torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("set_", [GroupL1Ball(1.0, groups="input"), GroupL1Ball(1.0, groups="input", per="output")])
+def test_groups_of_a_vector_are_refused(set_):
+    with pytest.raises(ValueError, match=r'needs a parameter of at least two dimensions, got parameter "fc1.weight"'):
+        constrained(set_, shape=(3,))
+
+
+@pytest.mark.parametrize(
+    ("direction", "message"),
+    [
+        (lambda s, x, g: g, 'wanted <g, d> <= 0 in block 0 of parameter "fc1.weight", got 3'),
+        (lambda s, x, g: -5 * g, r"wanted \|d\| <= diam in block 0"),
+        (lambda s, x, g: g * math.nan, "wanted a finite direction in block 0"),
+        (lambda s, x, g: g[:1], "wanted directions of shape"),
+        (lambda s, x, g: None, "wanted directions of shape .* got NoneType"),
+    ],
+)
+def test_a_direction_that_breaks_step_4b_is_refused_before_any_parameter_moves(direction, message):
+    free, p = Parameter(torch.ones(3)), Parameter(torch.zeros(2, 3))
+    opt = inface.FrankWolfe(
+        [{"params": [("free", free)]}, {"params": [("fc1.weight", p)], "set": LInfBall(0.5), "in_face": direction}],
+        lr=0.1,
+        momentum=0.5,
+    )
+    p.grad, free.grad = torch.ones(2, 3), torch.ones(3)
+    opt.step()
+    before = [free.detach().clone(), p.detach().clone(), opt.state[p]["momentum_buffer"].clone()]
+    with pytest.raises(ValueError, match=message):
+        opt.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, [free, p, opt.state[p]["momentum_buffer"]], strict=True))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: inface.convex_bound(inface.FrankWolfe([Parameter(torch.ones(1))], lr=1.0).report().gap, R=-1.0),
+        lambda: inface.theory.squared_gap_bound(-1, L=1, initial=1, sigma=1, batch_sizes=1),
+        lambda: inface.theory.squared_gap_bound(3, L=1, initial=1, sigma=1, batch_sizes=[1, 1, 1]),
+        lambda: inface.theory.squared_gap_bound(3, L=1, initial=1, sigma=1, batch_sizes=lambda k: k),
+        lambda: inface.theory.squared_gap_bound(3, L=1, initial=1, sigma=1, batch_sizes=1, kappa=0.5),
+        lambda: inface.batches.constant(0),
+        lambda: inface.batches.growing(0.0),
+        lambda: inface.batches.RandomBatches(0, inface.batches.constant(1), iterations=1),
+        lambda: inface.sparsity.nonzeros(nn.Linear(2, 2), -1.0),
+        lambda: inface.sparsity.nonzeros(nn.Linear(2, 2)),
+        lambda: inface.sparsity.nonzeros(nn.Linear(2, 2), layers="fc"),
+        lambda: inface.sparsity.hard_threshold(nn.Linear(2, 2), 0.0, layers="weight"),
+        lambda: inface.sparsity.hard_threshold(nn.Linear(2, 2), 5, layers="weight"),
+        lambda: inface.sparsity.hard_threshold(nn.Linear(2, 2), 0.5, layers="weight", scope="network"),
+        lambda: inface.modified_gap(nn.Linear(2, 2), nn.functional.mse_loss, [], constrained(L1Ball(1.0))),
+    ],
+)
+def test_the_smaller_functions_refuse_bad_values_too(call):
+    with pytest.raises(ValueError, match=r"must be|wanted|matches no|is constrained by"):
+        call()

@@ -1,0 +1,95 @@
+"""Which parameters are constrained to what: by name, never by position."""
+
+import pytest
+import torch
+from torch import nn
+
+import inface
+from inface.sets import L1Ball, L2Ball, Simplex
+
+
+@pytest.fixture
+def model():
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+
+
+def named(groups):
+    return [(group["set"] and group["set"].kind, [name for name, _ in group["params"]]) for group in groups]
+
+
+def test_everything_that_no_pattern_matches_is_free(model):
+    groups = inface.param_groups(model, {"0.weight": L1Ball(1.0), "2.weight": L2Ball(1.0)})
+    assert named(groups) == [
+        ("l1", ["0.weight"]),
+        ("l2", ["2.weight"]),
+        (None, ["0.bias", "2.bias", "4.weight", "4.bias"]),
+    ]
+
+
+def test_a_glob_reaches_weights_and_only_an_exact_name_reaches_a_bias(model):
+    assert named(inface.param_groups(model, {"*": L1Ball(1.0)}))[0] == ("l1", ["0.weight", "2.weight", "4.weight"])
+    assert named(inface.param_groups(model, {"0.bias": Simplex(1.0)}))[0] == ("simplex", ["0.bias"])
+
+
+def test_a_pattern_for_biases_alone_says_that_they_want_exact_names(model):
+    with pytest.raises(ValueError, match=r'pattern "\*.bias" matches only .*0.bias.* exact names'):
+        inface.param_groups(model, {"*.bias": L1Ball(1.0)})
+
+
+def test_a_pattern_that_matches_nothing_is_named_with_what_there_is(model):
+    with pytest.raises(ValueError, match=r'"fc1.weight" matches no parameter; the model has 0.weight'):
+        inface.param_groups(model, {"fc1.weight": L1Ball(1.0)})
+
+
+def test_a_parameter_matched_twice_is_named_with_both_patterns(model):
+    with pytest.raises(ValueError, match=r'"0.weight" is matched by two patterns, "0.\*" and "\*.weight"'):
+        inface.param_groups(model, {"0.*": L1Ball(1.0), "*.weight": L1Ball(2.0)})
+
+
+def test_a_group_takes_options_with_its_set(model):
+    opt = inface.FrankWolfe(
+        inface.param_groups(model, {"0.weight": {"set": L1Ball(1.0), "lr": 8.0, "in_face": "pairwise"}}),
+        lr=0.1,
+        in_face="away",
+        project=True,
+    )
+    assert [(group["lr"], group["in_face"]) for group in opt.param_groups] == [(8.0, "pairwise"), (0.1, "away")]
+
+
+@pytest.mark.parametrize("value", [1.0, {"radius": 1.0}, {"set": "l1"}, None])
+def test_a_value_that_is_not_a_set_is_refused_by_pattern(model, value):
+    with pytest.raises(ValueError, match=r'pattern "0\.weight": wanted a set'):
+        inface.param_groups(model, {"0.weight": value})
+
+
+def test_a_frozen_layer_shifts_no_constraint(model):
+    model[0].weight.requires_grad_(requires_grad=False)
+    opt = inface.FrankWolfe(model, {"2.weight": L1Ball(0.5)}, lr=0.1, project=True)
+    before = model[0].weight.clone()
+    model(torch.randn(5, 4)).square().mean().backward()
+    opt.step()
+    assert torch.equal(model[0].weight, before)
+    assert (model[2].weight.abs().sum(1) <= 0.5 * (1 + 1e-6)).all()
+
+
+def test_a_shared_parameter_is_reached_by_any_of_its_names_and_listed_once():
+    model = nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3)})
+    model["b"].weight = model["a"].weight
+    groups = inface.param_groups(model, {"b.weight": L1Ball(1.0)})
+    assert named(groups) == [("l1", ["a.weight"]), (None, ["a.bias", "b.bias"])]
+
+
+def test_a_model_and_a_mapping_say_the_same_as_groups(model):
+    inface.graph_init_(model, inface.param_groups(model, {"0.weight": L1Ball(1.0)}))
+    opt = inface.FrankWolfe(model, {"0.weight": L1Ball(1.0)}, 0.1, in_face="away")
+    assert opt.param_groups[0]["param_names"] == ["0.weight"]
+    assert opt.param_groups[1]["set"] is None
+
+
+def test_a_model_without_a_mapping_and_a_mapping_without_a_model_are_type_errors(model):
+    with pytest.raises(TypeError, match="with a model, wanted a mapping"):
+        inface.FrankWolfe(model, lr=0.1)
+    with pytest.raises(TypeError, match="goes with a model"):
+        inface.FrankWolfe(model.parameters(), {"0.weight": L1Ball(1.0)}, lr=0.1)
+    with pytest.raises(TypeError, match="lr is missing"):
+        inface.FrankWolfe(model.parameters())

@@ -1,0 +1,96 @@
+"""The graph initialisation: sparse, feasible, and every node connected."""
+
+import pytest
+import torch
+from torch import nn
+
+import inface
+from inface.sets import GroupL1Ball, KSparsePolytope, L1Ball, L2Ball, LInfBall, NuclearBall, Simplex, SpectralBall
+
+
+def initialised(layer, set_, seed=0):
+    groups = inface.param_groups(layer, {"weight": set_})
+    inface.graph_init_(layer, groups, generator=torch.Generator().manual_seed(seed))
+    return layer.weight.detach()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: nn.Linear(784, 512),
+        lambda: nn.Linear(5, 17),
+        lambda: nn.Linear(1, 6),
+        lambda: nn.Linear(6, 1),
+        lambda: nn.Conv2d(3, 8, 5),
+        lambda: nn.Conv1d(8, 3, 3),
+        lambda: nn.Conv3d(2, 4, (1, 2, 3)),
+        lambda: nn.ConvTranspose2d(4, 7, 3),
+    ],
+)
+@pytest.mark.parametrize("per", ["output", "input", "tensor"])
+def test_every_input_and_every_output_has_an_edge_and_every_block_its_radius(layer, per):
+    ball = L1Ball(2.0, per=per)
+    weight = initialised(layer(), ball)
+    edges = (weight != 0).flatten(2).sum(2) if weight.ndim > 2 else (weight != 0).int()
+    assert (edges.sum(0) >= 1).all()
+    assert (edges.sum(1) >= 1).all()
+    assert edges.sum() == max(weight.shape[:2])
+    torch.testing.assert_close(ball.norm(weight), torch.full_like(ball.norm(weight), 2.0))
+    assert ball.contains(weight).all()
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Conv2d(6, 12, 3, groups=3), nn.Conv2d(4, 4, 3, groups=4), nn.ConvTranspose2d(6, 12, 3, groups=2)]
+)
+def test_a_grouped_convolution_is_connected_group_by_group(layer):
+    weight = initialised(layer, L1Ball(1.0))
+    for part in weight.flatten(2).count_nonzero(2).chunk(layer.groups):
+        assert (part.sum(0) >= 1).all()
+        assert (part.sum(1) >= 1).all()
+
+
+@pytest.mark.parametrize(
+    "set_",
+    [L1Ball(3.0), L2Ball(3.0), LInfBall(3.0), KSparsePolytope(3.0, k=2), Simplex(3.0), GroupL1Ball(3.0)],
+    ids=lambda s: s.kind,
+)
+def test_other_vector_sets_get_the_same_pattern_scaled_to_their_gauge(set_):
+    weight = initialised(nn.Linear(9, 4), set_)
+    assert ((weight != 0) == (initialised(nn.Linear(9, 4), L1Ball(1.0)) != 0)).all()
+    torch.testing.assert_close(set_.norm(weight), torch.full_like(set_.norm(weight), 3.0))
+    assert set_.contains(weight).all()
+    assert isinstance(set_, Simplex) == bool((weight >= 0).all())
+
+
+@pytest.mark.parametrize("set_", [NuclearBall(1.0), SpectralBall(1.0)])
+def test_sets_that_are_not_made_of_edges_are_refused_before_anything_changes(set_):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    before = model[0].weight.clone()
+    with pytest.raises(ValueError, match="not made of edges"):
+        inface.graph_init_(model, inface.param_groups(model, {"0.weight": L1Ball(1.0), "1.weight": set_}))
+    assert torch.equal(model[0].weight, before)
+
+
+def test_a_generator_makes_it_reproducible_and_signs_and_places_are_random():
+    first, again, other = (initialised(nn.Linear(30, 20), L1Ball(1.0), seed) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert 5 < (first > 0).sum() < 25
+
+
+def test_an_optimizer_is_enough_and_free_parameters_are_left_alone():
+    model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))
+    opt = inface.FrankWolfe(model, {"0.weight": L1Ball(torch.arange(1.0, 7.0))}, lr=0.1, project=True)
+    free = [model[0].bias.clone(), model[1].weight.clone()]
+    inface.graph_init_(opt)
+    torch.testing.assert_close(model[0].weight.detach().abs().sum(1), torch.arange(1.0, 7.0))
+    assert torch.equal(model[0].bias, free[0])
+    assert torch.equal(model[1].weight, free[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_it_keeps_the_dtype_and_is_accepted_as_a_start(dtype):
+    model = nn.Linear(40, 30, dtype=dtype)
+    inface.graph_init_(model, inface.param_groups(model, {"weight": L1Ball(0.3)}))
+    opt = inface.FrankWolfe(model, {"weight": L1Ball(0.3)}, lr=0.1, in_face="away")
+    assert opt.param_groups[0]["params"][0].dtype == dtype

@@ -1,0 +1,83 @@
+"""Non-zeros and thresholding, as the paper counts and as everybody else does."""
+
+import pytest
+import torch
+from torch import nn
+
+import inface
+from inface.sets import L1Ball
+from inface.sparsity import hard_threshold, nonzeros
+
+
+@pytest.fixture
+def model():
+    net = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2))
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([[0.5, 0.0, -0.3, 0.0005], [0.0, 0.0, 0.001, 0.0]]))
+        net[0].bias.copy_(torch.tensor([0.0, 1.0]))
+        net[1].weight.copy_(torch.tensor([[0.9, 0.8], [0.7, 0.0]]))
+        net[1].bias.zero_()
+    return net
+
+
+def test_a_layer_is_averaged_over_its_nodes_and_the_threshold_itself_counts(model):
+    layer = nonzeros(model, layers="0.weight").layers["0.weight"]
+    assert (layer.edges, layer.percent, layer.exact_percent) == (1.5, 37.5, 50.0)
+
+
+def test_the_network_is_counted_with_its_free_parameters_and_biases(model):
+    result = nonzeros(model, layers="0.weight")
+    assert (result.count, result.total) == (3 + 1 + 3 + 0, 8 + 2 + 4 + 2)
+    assert result.percent == 100 * 7 / 16
+
+
+def test_a_threshold_of_zero_counts_what_is_not_exactly_zero(model):
+    assert nonzeros(model, 0.0, layers="0.weight").layers["0.weight"].edges == 2.0
+
+
+def test_constrained_layers_are_the_default_until_another_optimizer_frees_them(model):
+    opt = inface.FrankWolfe(model, {"0.weight": L1Ball(1.0)}, lr=0.1)
+    assert list(nonzeros(model).layers) == ["0.weight"]
+    assert list(nonzeros(model, layers=opt).layers) == ["0.weight"]
+    inface.FrankWolfe(model, {"1.weight": L1Ball(5.0)}, lr=0.1)
+    assert list(nonzeros(model).layers) == ["1.weight"]
+    inface.FrankWolfe(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="no parameter of this model is constrained"):
+        nonzeros(model)
+
+
+def test_thresholding_keeps_the_largest_edges_of_each_layer_in_a_copy(model):
+    kept = hard_threshold(model, 0.25, layers=["0.weight", "1.weight"])
+    assert kept[0].weight.count_nonzero() == 2
+    assert kept[0].weight[0, 0] == 0.5
+    assert kept[1].weight.tolist() == [[pytest.approx(0.9), 0.0], [0.0, 0.0]]
+    assert model[1].weight.count_nonzero() == 3
+    assert torch.equal(kept[0].bias, model[0].bias)
+
+
+def test_thresholding_may_rank_all_layers_together(model):
+    kept = hard_threshold(model, 0.25, layers=["0.weight", "1.weight"], scope="global")
+    assert kept[0].weight.count_nonzero() == 0
+    assert kept[1].weight.count_nonzero() == 3
+
+
+def test_thresholding_keeps_everything_at_one_and_exactly_the_asked_number_on_ties():
+    model = nn.Linear(10, 10)
+    nn.init.ones_(model.weight)
+    assert torch.equal(hard_threshold(model, 1.0, layers="weight").weight, model.weight)
+    kept = hard_threshold(model, 0.07, layers="weight").weight
+    assert kept.flatten().nonzero().flatten().tolist() == list(range(7))
+
+
+def test_a_thresholded_copy_still_knows_its_constrained_layers(model):
+    inface.FrankWolfe(model, {"0.weight": L1Ball(1.0)}, lr=0.1)
+    assert nonzeros(hard_threshold(model, 0.125)).layers["0.weight"].edges == 0.5
+
+
+def test_convolutions_count_kernel_entries_as_edges():
+    model = nn.Conv2d(2, 3, 2, bias=False)
+    nn.init.zeros_(model.weight)
+    with torch.no_grad():
+        model.weight[0] = 1.0
+    layer = nonzeros(model, layers="*").layers["weight"]
+    assert (layer.edges, layer.percent) == (8 / 3, pytest.approx(100 / 3))
