@@ -193,10 +193,10 @@ class FrankWolfe(Optimizer):
         >>> opt.report().frank_wolfe, opt.report().skipped
         (1, 1)
         """
-        halves = [[0, 0, 0], [0, 0, 0]]
-        for (_, phase), counts in self._counts.items():
-            halves[phase] = [a + b for a, b in zip(halves[phase], counts.tolist(), strict=True)]
-        (moved, clamped, skipped), (inner, drop, skipped_inner) = halves
+        total = torch.zeros(2, 3, dtype=torch.long)
+        for counts in self._counts.values():
+            total += counts.cpu()
+        (moved, clamped, skipped), (inner, drop, skipped_inner) = total.tolist()
         return Report(self._measured(), moved, clamped, inner, drop, skipped + skipped_inner)
 
     # ------------------------------------------------------------------ plain data
@@ -277,8 +277,9 @@ class FrankWolfe(Optimizer):
         if phase == 0:
             gaps = torch.where(usable, move.slope.detach().clamp(min=0), 0)
             self._gaps[p] = BlockGaps(where_is(group, index, p), gaps, diameter, lr, group["gradient_bound"])
-        counts = torch.stack([decision.step > 0, decision.hit, ~usable]).sum(1)
-        self._counts[p, phase] = self._counts[p, phase] + counts if (p, phase) in self._counts else counts
+        if p not in self._counts:  # both halves at once, so that a compiled second half finds what it will find later
+            self._counts[p] = torch.zeros(2, 3, dtype=torch.long, device=p.device)
+        self._counts[p][phase] += torch.stack([decision.step > 0, decision.hit, ~usable]).sum(1)
         state["phase"] = _next(group, phase)
 
     def _point(self, group: dict[str, Any], p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -332,7 +333,7 @@ class FrankWolfe(Optimizer):
     def _forget(self) -> None:
         self._gaps: dict[Tensor, BlockGaps] = {}
         self._free: dict[int, FreeNorm] = {}
-        self._counts: dict[tuple[Tensor, int], Tensor] = {}
+        self._counts: dict[Tensor, Tensor] = {}
 
 
 def _prepare(group: dict[str, Any]) -> None:
