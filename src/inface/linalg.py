@@ -62,7 +62,7 @@ def svd(a: Tensor, tol: Tensor) -> Factors:
     """The singular value decomposition of each matrix, up to singular values of at most ``tol`` (one number per matrix).
 
     A low-rank matrix, which is what a nuclear ball's iterate is, is sketched by a random range finder whose width
-    doubles until what it leaves out has a Frobenius norm of at most ``tol / 2``; a matrix that is not low-rank gets
+    doubles until what it leaves out has a Frobenius norm of at most ``tol``; a matrix that is not low-rank gets
     LAPACK's thin SVD. Singular values of at most ``tol`` come back as exact zeros, and trailing columns that are zero
     for the whole batch are cut off (one column always stays).
 
@@ -71,7 +71,9 @@ def svd(a: Tensor, tol: Tensor) -> Factors:
     >>> s.shape, round(float(s[0, 0]), 4)
     (torch.Size([1, 1]), 2.4495)
     """
-    u, s, v = _sketched(a, tol)
+    scale = _scale(a)
+    u, s, v = _sketched(a / scale.reshape(-1, 1, 1), tol / scale)
+    s = s * scale.unsqueeze(-1)
     s = torch.where(s > tol.unsqueeze(-1), s, 0)
     rank = max(1, int((s > 0).sum(-1).max()))
     return Factors(u[..., :rank], s[..., :rank], v[..., :rank])
@@ -80,7 +82,8 @@ def svd(a: Tensor, tol: Tensor) -> Factors:
 def polar(a: Tensor) -> tuple[Tensor, Tensor]:
     """The polar factor ``U V^T`` of each matrix and its nuclear norm, by LAPACK's thin SVD: backward stable.
 
-    Singular vectors of zero singular values are completed by LAPACK, so the factor always has orthonormal rows or
+    A Newton-Schulz step takes what LAPACK leaves of non-orthogonality, which grows with the size, to a few eps. Singular
+    vectors of zero singular values are completed by LAPACK, so the factor always has orthonormal rows or
     columns.
 
     >>> import torch
@@ -89,7 +92,12 @@ def polar(a: Tensor) -> tuple[Tensor, Tensor]:
     ([1.0, -1.0], 5.0)
     """
     u, s, vh = torch.linalg.svd(a, full_matrices=False)
-    return u @ vh, s.sum(-1)
+    factor = u @ vh
+    if a.shape[-2] < a.shape[-1]:
+        factor = (1.5 * factor) - 0.5 * (factor @ factor.mT) @ factor
+    else:
+        factor = (1.5 * factor) - 0.5 * factor @ (factor.mT @ factor)
+    return factor, s.sum(-1)
 
 
 def _first_axis(vector: Tensor) -> Tensor:
@@ -110,7 +118,7 @@ def _sketched(a: Tensor, tol: Tensor) -> Factors:
         q = torch.linalg.qr(a @ _gaussian((a.shape[-1], width), a)).Q
         q = torch.linalg.qr(a @ (a.mT @ q)).Q
         core = q.mT @ a
-        if bool((torch.linalg.matrix_norm(a - q @ core) <= tol / 2).all()):
+        if bool((torch.linalg.matrix_norm(a - q @ core) <= tol).all()):
             u, s, vh = torch.linalg.svd(core, full_matrices=False)
             return Factors(q @ u, s, vh.mT)
         width *= 2
@@ -122,24 +130,26 @@ def _lanczos(a: Tensor) -> TopPair | None:
     """Golub-Kahan-Lanczos; None when it has not converged."""
     n = a.shape[-1]
     tol = 32 * torch.finfo(a.dtype).eps
-    # Scaled to unit size, so that neither products nor the zero test depend on the units of the matrix.
-    scale = a.abs().amax((-2, -1), keepdim=True)
-    scale = torch.where(scale > 0, scale, 1)
-    a = a / scale
+    scale = _scale(a)
+    a = a / scale.reshape(-1, 1, 1)
     v = _unit(_gaussian((n,), a).expand(a.shape[0], n))
     us: list[Tensor] = []
     vs = [v]
     alphas: list[Tensor] = []
     betas: list[Tensor] = []
+    largest = torch.zeros_like(scale)
     for step in range(1, KRYLOV + 1):
         u = (a @ v.unsqueeze(-1)).squeeze(-1)
         if us:
             u = _orthogonal(u, torch.stack(us, -1))
-        alphas.append(u.norm(dim=-1))
-        us.append(u := _unit(u))
-        v = _orthogonal((a.mT @ u.unsqueeze(-1)).squeeze(-1), torch.stack(vs, -1))
-        betas.append(v.norm(dim=-1))
-        vs.append(v := _unit(v))
+        alpha, u = _direction(u, tol * largest)
+        largest = torch.maximum(largest, alpha)
+        alphas.append(alpha)
+        us.append(u)
+        beta, v = _direction(_orthogonal((a.mT @ u.unsqueeze(-1)).squeeze(-1), torch.stack(vs, -1)), tol * largest)
+        largest = torch.maximum(largest, beta)
+        betas.append(beta)
+        vs.append(v)
         if step % 5 and step > 2:
             continue
         core = torch.diag_embed(torch.stack(alphas, -1))
@@ -149,8 +159,22 @@ def _lanczos(a: Tensor) -> TopPair | None:
         if bool((betas[-1] * left[:, -1, 0].abs() <= tol * s[:, 0]).all()):
             top_u = (torch.stack(us, -1) @ left[:, :, :1]).squeeze(-1)
             top_v = (torch.stack(vs[:-1], -1) @ right.mT[:, :, :1]).squeeze(-1)
-            return TopPair(_unit(top_u), s[:, 0] * scale.flatten(), _unit(top_v))
+            return TopPair(_unit(top_u), s[:, 0] * scale, _unit(top_v))
     return None
+
+
+def _scale(a: Tensor) -> Tensor:
+    """A power of two near the largest entry of each matrix: with it taken out, exactly, no product over- or underflows."""
+    largest = a.abs().amax((-2, -1))
+    return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent), 1)
+
+
+def _direction(vector: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
+    """Its size and its direction; zeros where it is no larger than rounding: a Krylov space that has no further one."""
+    size = vector.norm(dim=-1)
+    size = torch.where(size > floor, size, 0)
+    used = (size > 0).unsqueeze(-1)
+    return size, torch.where(used, vector / torch.where(used, size.unsqueeze(-1), 1), 0)
 
 
 def _orthogonal(vector: Tensor, basis: Tensor) -> Tensor:

@@ -26,6 +26,10 @@ class MatrixSet(Set):
             rows = x.shape[1] if self.per == "output" else x.shape[0]
         return flat.reshape(flat.shape[0], rows, -1)
 
+    def pulled_in(self, x: Tensor) -> Tensor:
+        """What a decomposition left outside, where rounding grows with the size of the matrix, back on the boundary."""
+        return x * spread((self.r(x) / self.block_norm(x)).clamp(max=1), x).to(x.dtype)
+
 
 def clean(g: Tensor) -> Tensor:
     """Blocks with a NaN or an infinity replaced by zeros: LAPACK refuses them, and a zero gradient moves nothing."""

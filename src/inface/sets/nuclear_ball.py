@@ -116,12 +116,11 @@ class NuclearBall(MatrixSet):
         return end * spread(torch.where(onto, self.r(x) / torch.where(size > 0, size, 1), 1), x).to(x.dtype)
 
     def block_norm(self, x: Tensor) -> Tensor:
-        return torch.linalg.svdvals(x).sum(1, dtype=wide(x))
+        return self._size(x)
 
     def block_project(self, x: Tensor) -> Tensor:
-        u, s, vh = torch.linalg.svd(x, full_matrices=False)
-        kept = project_simplex(s.to(wide(x)), self.r(x)).to(x.dtype)
-        return (u * kept.unsqueeze(1)) @ vh
+        u, s, vh = torch.linalg.svd(x.to(wide(x)), full_matrices=False)
+        return self.pulled_in(((u * project_simplex(s, self.r(x)).unsqueeze(1)) @ vh).to(x.dtype))
 
     def diameter(self, block_shape: torch.Size) -> float | Tensor:  # noqa: ARG002 - the same in every dimension
         return 2 * self.radius

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..linalg import polar, svd, top_pair
+from ..linalg import polar, top_pair
 from .base import Decision, Move, dot, spread, wide
 from .matrices import MatrixSet, clean
 from .rays import norm_ray
@@ -66,9 +66,8 @@ class SpectralBall(MatrixSet):
         return top_pair(x).sigma.to(wide(x))
 
     def block_project(self, x: Tensor) -> Tensor:
-        u, s, v = svd(x, torch.zeros_like(self.block_norm(x)).to(x.dtype))
-        cut = torch.minimum(s, spread(self.r(x), s).to(x.dtype))
-        return (u * cut.unsqueeze(1)) @ v.mT
+        u, s, vh = torch.linalg.svd(x.to(wide(x)), full_matrices=False)
+        return self.pulled_in(((u * torch.minimum(s, spread(self.r(x), s)).unsqueeze(1)) @ vh).to(x.dtype))
 
     def diameter(self, block_shape: torch.Size) -> float | Tensor:
         rows = block_shape[0]
