@@ -173,16 +173,18 @@ def step_rate(diameter: float | Tensor, lr: float | Tensor, gradient_bound: floa
     >>> step_rate(2.0, 0.5, None), step_rate(2.0, 0.5, 10.0), step_rate(0.0, 0.5, None)
     (0.125, 0.05, 0.0)
     """
-    numbers = (diameter, lr, gradient_bound)
-    if not any(isinstance(number, Tensor) for number in numbers):
+    tensors = [number for number in (diameter, lr, gradient_bound) if isinstance(number, Tensor)]
+    if not tensors:
         rate = lr / diameter**2 if diameter > 0 else 0.0
         return rate if gradient_bound is None or diameter == 0 else min(rate, 1 / (gradient_bound * diameter))
-    device = next((n.device for n in numbers if isinstance(n, Tensor) and n.ndim > 0), None)
-    size = torch.as_tensor(diameter, device=device)
+    device = next((number.device for number in tensors if number.ndim > 0), None)
+    # Not torch's default dtype: a float64 parameter must not move by steps that are rounded to float32.
+    dtype = torch.float32 if any(number.device.type == "mps" for number in tensors) else torch.float64
+    size = torch.as_tensor(diameter, dtype=dtype, device=device)
     positive = torch.where(size > 0, size, 1)
     rate = lr / positive.square()
     if gradient_bound is not None:
-        rate = torch.minimum(rate, 1 / (gradient_bound * positive))
+        rate = torch.minimum(rate, 1 / (torch.as_tensor(gradient_bound, dtype=dtype, device=device) * positive))
     return torch.where(size > 0, rate, 0)
 
 

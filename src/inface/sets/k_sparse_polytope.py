@@ -106,7 +106,9 @@ class KSparsePolytope(Set):
         tol = self.tolerance(x)
         r = spread(self.r(x), x)
         end = snap_to_bounds(end, r, tol)
-        gone = (end.abs() <= (r * tol).to(x.dtype)) & spread(hit & self._on_facet(x), x)
+        # Also on arrival from inside: an entry that cancelled on the way there must not count as support.
+        facet = self._on_facet(x) | self._on_facet(end)
+        gone = (end.abs() <= (r * tol).to(x.dtype)) & spread(hit & facet, x)
         end = torch.where(gone & (x != 0), 0, end)
         return torch.where(spread(self._on_facet(end), x), self._onto_facet(end), end)
 
