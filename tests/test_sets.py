@@ -732,6 +732,22 @@ def test_contains_takes_8_eps_of_the_radius_and_no_more(name, dtype):
     assert not set_.contains(x * 1.001, tol=0.0001)
 
 
+@pytest.mark.parametrize("scale", [1e-20, 1e20])
+@pytest.mark.parametrize(("name", "shape", "per"), [c for c in COMBINATIONS if len(c[1]) == 3])
+def test_a_norm_scales_with_its_argument(name, shape, per, scale):
+    set_, x, _ = sample(name, shape, per)
+    np.testing.assert_allclose(set_.norm(scale * x), scale * set_.norm(x), rtol=1e-13)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("size", [3, 120])
+@pytest.mark.parametrize("name", SETS)
+def test_no_set_contains_a_block_that_is_not_finite(name, size, bad):
+    x = torch.zeros(size, size)
+    x[-1, -1] = bad
+    assert not SETS[name](1.0, "tensor").contains(x)
+
+
 def test_a_simplex_contains_neither_sums_too_small_nor_negative_entries():
     x = tensor([[0.5, 0.5], [0.5, 0.4], [1 + 1e-16, -1e-16], [0.25, 0.75]])
     assert Simplex(1.0).contains(x).tolist() == [True, False, False, True]

@@ -172,8 +172,8 @@ def _scale(a: Tensor) -> Tensor:
 def _direction(vector: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
     """Its size and its direction; zeros where it is no larger than rounding: a Krylov space that has no further one."""
     size = vector.norm(dim=-1)
-    size = torch.where(size > floor, size, 0)
-    used = (size > 0).unsqueeze(-1)
+    size = torch.where(size <= floor, 0, size)
+    used = (size != 0).unsqueeze(-1)
     return size, torch.where(used, vector / torch.where(used, size.unsqueeze(-1), 1), 0)
 
 

@@ -33,4 +33,9 @@ class MatrixSet(Set):
 
 def clean(g: Tensor) -> Tensor:
     """Blocks with a NaN or an infinity replaced by zeros: LAPACK refuses them, and a zero gradient moves nothing."""
-    return torch.where(spread(torch.isfinite(g).flatten(1).all(1), g), g, 0)
+    return torch.where(spread(finite(g), g), g, 0)
+
+
+def finite(x: Tensor) -> Tensor:
+    """Whether each block has neither."""
+    return torch.isfinite(x).flatten(1).all(1)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..linalg import Factors, svd, top_pair
 from .base import Decision, Move, dot, spread, wide
 from .group_sum import project_simplex
-from .matrices import MatrixSet, clean
+from .matrices import MatrixSet, clean, finite
 from .rays import norm_ray
 
 __all__ = ["NuclearBall"]
@@ -116,7 +116,10 @@ class NuclearBall(MatrixSet):
         return end * spread(torch.where(onto, self.r(x) / torch.where(size > 0, size, 1), 1), x).to(x.dtype)
 
     def block_norm(self, x: Tensor) -> Tensor:
-        return self._size(x)
+        # A large matrix has many singular values that are nothing but rounding, and they would add up.
+        known = clean(x)
+        size = svd(known, torch.linalg.matrix_norm(known) * self.tolerance(x)).s.sum(1, dtype=wide(x))
+        return torch.where(finite(x), size, torch.nan)
 
     def block_project(self, x: Tensor) -> Tensor:
         u, s, vh = torch.linalg.svd(x.to(wide(x)), full_matrices=False)

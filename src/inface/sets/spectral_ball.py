@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..linalg import polar, top_pair
 from .base import Decision, Move, dot, spread, wide
-from .matrices import MatrixSet, clean
+from .matrices import MatrixSet, clean, finite
 from .rays import norm_ray
 
 __all__ = ["SpectralBall"]
@@ -63,7 +63,7 @@ class SpectralBall(MatrixSet):
         return end * spread(torch.where(beyond, self.r(x) / size, 1), x).to(x.dtype)
 
     def block_norm(self, x: Tensor) -> Tensor:
-        return top_pair(x).sigma.to(wide(x))
+        return torch.where(finite(x), top_pair(clean(x)).sigma.to(wide(x)), torch.nan)
 
     def block_project(self, x: Tensor) -> Tensor:
         u, s, vh = torch.linalg.svd(x.to(wide(x)), full_matrices=False)
