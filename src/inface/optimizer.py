@@ -17,7 +17,7 @@ from .registry import constrain
 from .report import Report
 from .sets import Set, blocks
 from .sets.base import InFace, decide
-from .state import average, computable, create, weights, where_is, write
+from .state import EXACT, average, computable, create, weights, where_is, write
 
 __all__ = ["Direction", "FrankWolfe"]
 
@@ -206,33 +206,43 @@ class FrankWolfe(Optimizer):
 
         A set is saved by its kind and options, a function given as ``in_face`` as ``"custom"``.
         """
-        data = super().state_dict()
-        for group in data["param_groups"]:
-            if group["set"] is not None:
-                group["set"] = group["set"].to_dict()
-            if callable(group["in_face"]):
-                group["in_face"] = "custom"
-        return data
+        handle = self.register_state_dict_post_hook(_to_plain_data, prepend=True)  # so that other hooks see plain data
+        try:
+            return super().state_dict()
+        finally:
+            handle.remove()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a saved state. Sets must be of the same kind and ``per``; their radii come from the saved state."""
-        saved = [dict(group) for group in state_dict["param_groups"]]
-        for index, (live, group) in enumerate(zip(self.param_groups, saved, strict=False)):
-            group["set"] = _restored_set(index, live["set"], group.get("set"))
-            if group.get("in_face") == "custom":
-                if not callable(live["in_face"]):
-                    raise ValueError(
-                        f"load_state_dict: group {index} was saved with a function as in_face; make the optimizer with it"
-                    )
-                group["in_face"] = live["in_face"]
-        super().load_state_dict({**state_dict, "param_groups": saved})
-        # torch casts state to the dtype of its parameter, which would round what is kept in float32 for a reason.
-        ids = [i for group in saved for i in group["params"]]
-        params = [p for group in self.param_groups for p in group["params"]]
-        for i, p in zip(ids, params, strict=True):
-            for key, value in state_dict["state"].get(i, {}).items():
-                if isinstance(value, Tensor) and value.dtype != p.dtype:
-                    self.state[p][key] = computable(value.detach()).clone().to(p.device)
+        loaded: dict[str, Any] = {}
+
+        def adopt(_: Optimizer, data: dict[str, Any]) -> dict[str, Any]:
+            groups = data["param_groups"]
+            if len(groups) == len(self.param_groups):  # torch refuses another number of groups
+                pairs = zip(self.param_groups, groups, strict=True)
+                groups = [_restored_group(index, live, saved) for index, (live, saved) in enumerate(pairs)]
+            loaded.update(data, param_groups=groups)
+            return loaded
+
+        def keep_precision(_: Optimizer) -> None:
+            """Torch casts state to the dtype of its parameter, which would round what is kept in float32 for a reason."""
+            ids = [i for group in loaded["param_groups"] for i in group["params"]]
+            params = [p for group in self.param_groups for p in group["params"]]
+            for i, p in zip(ids, params, strict=True):
+                for key, value in loaded["state"].get(i, {}).items():
+                    if isinstance(value, Tensor) and p.dtype not in EXACT:
+                        self.state[p][key] = computable(value.detach()).clone().to(p.device)
+
+        # Last before and first after: the hooks of others see, and may rewrite, plain data.
+        handles = [
+            self.register_load_state_dict_pre_hook(adopt),
+            self.register_load_state_dict_post_hook(keep_precision, prepend=True),
+        ]
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -339,13 +349,20 @@ class FrankWolfe(Optimizer):
 def _prepare(group: dict[str, Any]) -> None:
     """Put a checked group's parameters where its set wants them."""
     set_: Set | None = group["set"]
-    if set_ is not None and isinstance(set_.radius, Tensor) and group["params"]:
-        group["set"] = set_ = set_.with_radius(set_.radius.to(group["params"][0].device))
+    if set_ is not None:
+        group["set"] = set_ = _beside(set_, group["params"])
     for p in group["params"]:
         constrain(p, set_)
         if set_ is not None and group["project"] and p.numel():
             with torch.no_grad():
                 p.copy_(set_.project(p))
+
+
+def _beside(set_: Set, params: list[Tensor]) -> Set:
+    """The set with its radii on the device of its parameters."""
+    if isinstance(set_.radius, Tensor) and params:
+        return set_.with_radius(set_.radius.to(params[0].device))
+    return set_
 
 
 def _gradient(group: dict[str, Any], p: Tensor) -> Tensor:
@@ -381,7 +398,28 @@ def _is_zero(lr: float | Tensor) -> bool:
     return lr == 0
 
 
-def _restored_set(index: int, live: Set | None, saved: dict[str, Any] | None) -> Set | None:
+def _to_plain_data(_: Optimizer, data: dict[str, Any]) -> None:
+    for group in data["param_groups"]:
+        if group["set"] is not None:
+            group["set"] = group["set"].to_dict()
+        if callable(group["in_face"]):
+            group["in_face"] = "custom"
+
+
+def _restored_group(index: int, live: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
+    """A saved group with its set, and its function where it had one."""
+    group = {**saved, "set": _restored_set(index, live, saved.get("set"))}
+    if group.get("in_face") == "custom":
+        if not callable(live["in_face"]):
+            raise ValueError(
+                f"load_state_dict: group {index} was saved with a function as in_face; make the optimizer with it"
+            )
+        group["in_face"] = live["in_face"]
+    return group
+
+
+def _restored_set(index: int, group: dict[str, Any], saved: dict[str, Any] | None) -> Set | None:
+    live: Set | None = group["set"]
     if saved is None or live is None:
         if (saved is None) != (live is None):
             raise ValueError(f"load_state_dict: group {index} was saved with set {saved!r}, the optimizer has {live!r}")
@@ -390,4 +428,8 @@ def _restored_set(index: int, live: Set | None, saved: dict[str, Any] | None) ->
     found = {key: value for key, value in saved.items() if key != "radius"}
     if found != wanted:
         raise ValueError(f"load_state_dict: group {index} was saved with set {found}, the optimizer has {wanted}")
-    return Set.from_dict(saved)
+    restored = Set.from_dict(saved)
+    for p in group["params"]:
+        if p.numel():
+            restored.check(p.shape, where_is(group, index, p))
+    return _beside(restored, group["params"])

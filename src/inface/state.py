@@ -22,7 +22,9 @@ def create(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> None:
     momentum buffer holds gradients. A block of a buffer that has seen no finite gradient yet holds NaN.
     """
     state.setdefault("phase", 0)
-    if p.dtype not in EXACT and "master" not in state:
+    if p.dtype in EXACT:
+        state.pop("master", None)  # of a parameter that was converted
+    elif "master" not in state:
         master = computable(p.detach()).clone()
         set_: Set | None = group["set"]
         if set_ is not None:
@@ -33,6 +35,8 @@ def create(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> None:
     if group["momentum"] and "momentum_buffer" not in state:
         state["momentum_buffer"] = torch.full_like(computable(p.detach()), torch.nan)
         state["started"] = False
+    elif group["momentum"]:
+        state["momentum_buffer"] = state["momentum_buffer"].to(p.dtype if p.dtype in EXACT else torch.float32)
 
 
 def computable(x: Tensor) -> Tensor:
