@@ -43,7 +43,7 @@ def pair(sets, lr, dtype=torch.float32, **options):
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 6)).to(dtype)
     models = model, copy.deepcopy(model)
-    return [(m, inface.FrankWolfe(m, sets, lr=copy.copy(lr), project=True, **options)) for m in models]
+    return [(m, inface.FrankWolfe(m, sets, lr=copy.copy(lr), project=True, **{"fused": False, **options})) for m in models]
 
 
 def backward(model, opt, batch):

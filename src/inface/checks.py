@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from .free import Norm
+from .kernels import available, fits
 from .sets import Set, blocks
 from .sets.base import InFace, dot
-from .state import EXACT, where_is
+from .state import EXACT, computable, where_is
 
 __all__ = ["check_direction", "check_gradient", "check_group"]
 
@@ -84,6 +85,8 @@ def _check_options(group: dict[str, Any]) -> None:
     if group["norm"] not in get_args(Norm):
         names = ", ".join(map(repr, get_args(Norm)))
         raise ValueError(f"FrankWolfe: norm must be one of {names}, got {group['norm']!r}")
+    if group["fused"] not in (None, True, False):
+        raise ValueError(f"FrankWolfe: fused must be None, True or False, got {group['fused']!r}")
     if bound is not None and not (
         bool(((bound > 0) & torch.isfinite(bound)).all())
         if isinstance(bound, Tensor)
@@ -104,6 +107,8 @@ def _check_constrained(group: dict[str, Any], set_: Set, p: Tensor, where: str) 
             f"FrankWolfe: {type(set_).__name__} offers no in-face steps (has_faces is False), got "
             f"in_face={group['in_face']!r} for {where}; give its group in_face=None"
         )
+    if group["fused"]:
+        _check_fused(set_, p, where)
     inside = set_.contains(p.detach())
     if not group["project"] and not bool(inside.all()):
         block = int((~inside).nonzero()[0])
@@ -113,6 +118,16 @@ def _check_constrained(group: dict[str, Any], set_: Set, p: Tensor, where: str) 
             f"FrankWolfe: {where} starts outside its {set_!r}: block {block} has norm {norm:.6g}, wanted a point of the "
             f"set of radius {float(radius):.6g}; start from inface.graph_init_, or let project=True move it there"
         )
+
+
+def _check_fused(set_: Set, p: Tensor, where: str) -> None:
+    if not fits(set_, computable(p.detach())):
+        raise ValueError(
+            f"FrankWolfe: fused=True wants contiguous CPU memory of an L1Ball, Simplex or LInfBall per output or tensor, got "
+            f"{where} in {set_!r}, {'' if p.is_contiguous() else 'not '}contiguous, on {p.device}; fused=None takes what it can"
+        )
+    if available(computable(p.detach()).dtype) is None:
+        raise ValueError(f"FrankWolfe: fused=True, but the kernels are not available ({where}); is Numba installed?")
 
 
 def _called(group: dict[str, Any], index: int, p: Tensor) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from .checks import check_direction, check_gradient, check_group
 from .free import Norm, descend
 from .gap import BlockGaps, FreeNorm, ModifiedGap, combine, step_rate
 from .groups import Constraints, param_groups
+from .kernels import Rows, available, fits
 from .registry import constrain
 from .report import Report
 from .sets import Set, blocks
@@ -22,6 +23,14 @@ from .state import EXACT, average, computable, create, weights, where_is, write
 __all__ = ["Direction", "FrankWolfe"]
 
 Direction = Callable[[Set, Tensor, Tensor], Tensor]
+
+
+class Gaps(NamedTuple):
+    """The gaps of a parameter's blocks at its last first half."""
+
+    group: int
+    blocks: Tensor
+    lr: float | Tensor
 
 
 class FrankWolfe(Optimizer):
@@ -65,6 +74,9 @@ class FrankWolfe(Optimizer):
         maximize: maximise the objective.
         differentiable: let autograd flow through the step (not through the choice of a vertex, which is constant
             almost everywhere).
+        fused: ``None``: contiguous float32 and float64 CPU parameters of an L1Ball, Simplex or LInfBall take a compiled
+            kernel that costs about what SGD's step costs; ``False``: torch operations everywhere; ``True``: the kernel,
+            or an error where it cannot be.
         project: put parameters that start outside their set into it; otherwise they are an error.
 
     All of them can be set per group. Parameters in bfloat16 or float16 are kept in float32 in the state
@@ -102,6 +114,7 @@ class FrankWolfe(Optimizer):
         every_gradient: bool = False,
         maximize: bool = False,
         differentiable: bool = False,
+        fused: bool | None = None,
         project: bool = False,
     ) -> None:
         if isinstance(params, nn.Module):
@@ -128,6 +141,7 @@ class FrankWolfe(Optimizer):
             "every_gradient": every_gradient,
             "maximize": maximize,
             "differentiable": differentiable,
+            "fused": fused,
             "project": project,
         }
         self._prepared = False
@@ -194,7 +208,7 @@ class FrankWolfe(Optimizer):
         (1, 1)
         """
         total = torch.zeros(2, 3, dtype=torch.long)
-        for counts in self._counts.values():
+        for counts in (*self._counts.values(), *(rows.counts for rows in self._rows.values())):
             total += counts.cpu()
         (moved, clamped, skipped), (inner, drop, skipped_inner) = total.tolist()
         return Report(self._measured(), moved, clamped, inner, drop, skipped + skipped_inner)
@@ -269,6 +283,8 @@ class FrankWolfe(Optimizer):
         diameter = set_.diameter(blocks.shape(p.shape, set_.per))
         state, lr = self.state[p], _scalar(group["lr"])
         phase = state["phase"]
+        if direction is None and self._fused_step(index, group, p):
+            return
         x, g, finite = self._point(group, p)
         if finite is not None:
             _store(state, set_.from_blocks(g, p))
@@ -286,11 +302,42 @@ class FrankWolfe(Optimizer):
         usable = torch.isfinite(move.slope)
         if phase == 0:
             gaps = torch.where(usable, move.slope.detach().clamp(min=0), 0)
-            self._gaps[p] = BlockGaps(where_is(group, index, p), gaps, diameter, lr, group["gradient_bound"])
+            self._gaps[p] = Gaps(index, gaps, lr)
         if p not in self._counts:  # both halves at once, so that a compiled second half finds what it will find later
             self._counts[p] = torch.zeros(2, 3, dtype=torch.long, device=p.device)
         self._counts[p][phase] += torch.stack([decision.step > 0, decision.hit, ~usable]).sum(1)
         state["phase"] = _next(group, phase)
+
+    def _fused_step(self, index: int, group: dict[str, Any], p: Tensor) -> bool:
+        """The same in one call of a kernel, where there is one."""
+        if group["fused"] is False or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return False
+        set_, state, momentum = group["set"], self.state[p], group["momentum"]
+        x, m = weights(p, state), state["momentum_buffer"] if momentum else None
+        if not fits(set_, x) or not (m is None or m.is_contiguous()) or available(x.dtype) is None:
+            return False
+        rows = self._rows.get(p)
+        if rows is None or rows.set is not set_:
+            rows = self._rows[p] = Rows(set_, x)
+        phase = state["phase"]
+        rows.step(
+            x,
+            computable(p.grad),  # type: ignore[arg-type]
+            m,
+            lr=group["lr"],
+            gradient_bound=group["gradient_bound"],
+            momentum=momentum,
+            maximize=group["maximize"],
+            strategy=group["in_face"] if phase else None,
+        )
+        if x is not p:
+            p.copy_(x)
+        if momentum:
+            state["started"] = True
+        if phase == 0:
+            self._gaps[p] = Gaps(index, rows.gaps, group["lr"])
+        state["phase"] = _next(group, phase)
+        return True
 
     def _point(self, group: dict[str, Any], p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """The blocks of a constrained parameter and of its (averaged) gradient; with momentum, which are finite."""
@@ -338,10 +385,16 @@ class FrankWolfe(Optimizer):
         return found
 
     def _measured(self) -> ModifiedGap:
-        return combine(list(self._gaps.values()), list(self._free.values()))
+        parts = []
+        for p, (index, gaps, lr) in self._gaps.items():
+            group = self.param_groups[index]
+            diameter = group["set"].diameter(blocks.shape(p.shape, group["set"].per))
+            parts.append(BlockGaps(where_is(group, index, p), gaps.clone(), diameter, lr, group["gradient_bound"]))
+        return combine(parts, list(self._free.values()))
 
     def _forget(self) -> None:
-        self._gaps: dict[Tensor, BlockGaps] = {}
+        self._gaps: dict[Tensor, Gaps] = {}
+        self._rows: dict[Tensor, Rows] = {}
         self._free: dict[int, FreeNorm] = {}
         self._counts: dict[Tensor, Tensor] = {}
 

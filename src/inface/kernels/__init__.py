@@ -1,0 +1,155 @@
+"""The fused CPU kernels: which parameters they take, and one call per parameter.
+
+A kernel does a whole step on a parameter's rows in place: momentum, vertices, step sizes, the update, the repair of
+rounding, the gaps and the counts. The sets' own torch operations are the reference; both agree to rounding.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from ..gap import step_rate
+from ..sets import L1Ball, LInfBall, Set, Simplex, blocks
+
+__all__ = ["Rows", "available", "fits"]
+
+# Sets and in-face strategies by the numbers that inface.kernels.rows knows them by.
+FAMILIES: dict[type[Set], int] = {L1Ball: 0, Simplex: 1, LInfBall: 2}
+STRATEGIES = {None: 0, "frank-wolfe": 1, "away": 2, "pairwise": 3}
+
+# Below this many entries a second thread costs more than it gives.
+LARGE = 1 << 17
+
+
+def fits(set_: Set, x: Tensor) -> bool:
+    """Whether the kernels can step on this parameter: contiguous rows in CPU memory, of a set that they know.
+
+    >>> import torch
+    >>> from inface.sets import L1Ball, L2Ball
+    >>> weight = torch.zeros(3, 4)
+    >>> fits(L1Ball(1.0), weight), fits(L1Ball(1.0), weight.T), fits(L2Ball(1.0), weight)
+    (True, False, False)
+    """
+    return (
+        type(set_) in FAMILIES
+        and x.device.type == "cpu"
+        and x.dtype in (torch.float32, torch.float64)
+        and (set_.per != "input" or x.ndim < 2)
+        and x.is_contiguous()
+    )
+
+
+@functools.cache
+def available(dtype: torch.dtype) -> Callable[..., None] | None:
+    """The kernel for a dtype, compiled or taken from the disk cache; None, after one warning, if there is none.
+
+    >>> import torch
+    >>> available(torch.float32) is not None
+    True
+    """
+    try:
+        from . import rows  # noqa: PLC0415 - Numba is imported by the first step, not by the library
+
+        kernel: Callable[..., None] = rows.rows_float32 if dtype == torch.float32 else rows.rows_float64
+        # No rows: this compiles and does nothing else, so that what fails fails here.
+        place = torch.zeros(8, dtype=torch.float64).data_ptr()
+        kernel(place, place, place, 0, 0, 1, place, False, place, False, 0.0, 1.0, place, place, 0, 0)
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with a compiler, there is another way
+        warnings.warn(
+            f"inface: the fused kernels are not available, steps use torch operations instead ({type(error).__name__}: {error})",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return kernel
+
+
+class Rows:
+    """The place beside a parameter that its kernel writes to: the gap of every row, and counts of both halves.
+
+    >>> import torch
+    >>> from inface.sets import L1Ball
+    >>> x = torch.zeros(1, 3)
+    >>> rows = Rows(L1Ball(1.0), x)
+    >>> rows.step(x, torch.tensor([[0.0, 2.0, 1.0]]), None, lr=1.0)
+    >>> x, rows.gaps
+    (tensor([[ 0.0000, -0.5000,  0.0000]]), tensor([2.], dtype=torch.float64))
+    """
+
+    def __init__(self, set_: Set, x: Tensor) -> None:
+        self.set = set_
+        self.rows = blocks.count(x.shape, set_.per)
+        self.width = x.numel() // self.rows
+        self.diameter = set_.diameter(blocks.shape(x.shape, set_.per))
+        self.gaps = torch.zeros(self.rows, dtype=torch.float64)
+        self.counts = torch.zeros(2, 3, dtype=torch.long)
+        self._unused = torch.zeros(self.rows, dtype=torch.float64)
+        self._radii = torch.as_tensor(set_.radius, dtype=torch.float64).reshape(-1).contiguous()
+        self._rate = torch.zeros(1, dtype=torch.float64)
+
+    def step(
+        self,
+        x: Tensor,
+        g: Tensor,
+        m: Tensor | None,
+        *,
+        lr: float | Tensor,
+        gradient_bound: float | Tensor | None = None,
+        momentum: float = 0.0,
+        maximize: bool = False,
+        strategy: str | None = None,
+    ) -> None:
+        """One half of an iteration on ``x``, and on its momentum ``m``, in place.
+
+        The first half if ``strategy`` is None, else the second, in the face.
+        """
+        kernel = available(x.dtype)
+        if kernel is None:
+            raise RuntimeError("inface: the fused kernels are not available")
+        g = g.contiguous()
+        rates = step_rate(self.diameter, lr, gradient_bound)
+        if isinstance(rates, Tensor) and rates.ndim > 0:
+            rates = rates.to(torch.float64).expand(self.rows).contiguous()
+        else:
+            rates = self._rate.fill_(rates)
+        half = 0 if strategy is None else 1
+        before = (x.data_ptr(), g.data_ptr(), x.data_ptr() if m is None else m.data_ptr())
+        after = (
+            self.width,
+            self._radii.data_ptr(),
+            len(self._radii) > 1,
+            rates.data_ptr(),
+            rates is not self._rate,
+            0.0 if m is None else 1 - momentum,
+            -1.0 if maximize else 1.0,
+            (self._unused if half else self.gaps).data_ptr(),
+        )
+        kind = (FAMILIES[type(self.set)], STRATEGIES[strategy])
+        threads = min(torch.get_num_threads(), self.rows) if x.numel() >= LARGE else 1
+        if threads == 1:
+            kernel(*before, 0, self.rows, *after, self.counts[half].data_ptr(), *kind)
+            return
+        # Rows do not depend on each other, so neither does the result on how they are dealt out.
+        edges = [self.rows * i // threads for i in range(threads + 1)]
+        counts = torch.zeros(threads, 3, dtype=torch.long)
+        run = [
+            functools.partial(kernel, *before, edges[i], edges[i + 1], *after, counts[i].data_ptr(), *kind)
+            for i in range(threads)
+        ]
+        others = [_pool(os.getpid(), threads - 1).submit(job) for job in run[1:]]
+        run[0]()
+        for other in others:
+            other.result()
+        self.counts[half] += counts.sum(0)
+
+
+@functools.cache
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:  # noqa: ARG001 - threads do not survive a fork
+    return ThreadPoolExecutor(threads, thread_name_prefix="inface")
