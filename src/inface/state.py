@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,9 +28,8 @@ def create(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> None:
         master = computable(p.detach()).clone()
         set_: Set | None = group["set"]
         if set_ is not None:
-            # Rounding to half precision may have taken a boundary point off the boundary.
-            tol = 8 * torch.finfo(p.dtype).eps
-            master = set_.from_blocks(set_.onto_boundary(set_.to_blocks(master), tol), master).contiguous()
+            smaller, larger = (set_.to_blocks(_before_rounding(p.detach(), step)) for step in (-1, 1))
+            master = set_.from_blocks(set_.onto_boundary(set_.to_blocks(master), smaller, larger), master).contiguous()
         state["master"] = master
     if group["momentum"] and "momentum_buffer" not in state:
         state["momentum_buffer"] = torch.full_like(computable(p.detach()), torch.nan)
@@ -42,6 +41,13 @@ def create(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> None:
 def computable(x: Tensor) -> Tensor:
     """``x`` in a dtype that can be computed in: itself, or a float32 copy."""
     return x if x.dtype in EXACT else x.float()
+
+
+def _before_rounding(p: Tensor, step: Literal[-1, 1]) -> Tensor:
+    """The smallest (-1) or largest (1) numbers in magnitude that are rounded to ``p``, in float32; a zero is a zero."""
+    neighbour = (p.view(torch.int16) + step).view(p.dtype)
+    # Just short of half way: a tie may be rounded to the neighbour.
+    return torch.where(p == 0, 0, torch.lerp(p.float(), neighbour.float(), 0.499))
 
 
 def weights(p: Tensor, state: dict[str, Any]) -> Tensor:

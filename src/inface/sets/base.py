@@ -211,11 +211,12 @@ class Set(ABC):
     def block_project(self, x: Tensor) -> Tensor:
         """:meth:`project` on blocks."""
 
-    def onto_boundary(self, x: Tensor, tol: float) -> Tensor:
-        """Blocks within ``tol`` of the boundary, put exactly on it: what rounding to a coarser dtype took away."""
-        size, r = self.block_norm(x), self.r(x)
-        near = (size - r).abs() <= tol * r
-        return x * spread(torch.where(near, r / torch.where(size > 0, size, r), 1), x).to(x.dtype)
+    def onto_boundary(self, x: Tensor, smaller: Tensor, larger: Tensor) -> Tensor:
+        """Blocks that rounding to a coarser dtype may have taken off the boundary, put back on it.
+
+        ``smaller`` and ``larger`` bound what each entry may have been before it was rounded to ``x``.
+        """
+        return onto_sphere(self.block_norm, x, smaller, larger, self.r(x), self.tolerance(x))
 
     def r(self, x: Tensor) -> Tensor:
         """The radius in per-block numbers, beside blocks ``x``."""
@@ -293,6 +294,23 @@ def decide(set_: Set, x: Tensor, move: Move, rate: float | Tensor) -> Decision:
     limit = set_.limit(x, move, wanted)
     hit = (wanted >= limit) & (wanted > 0)
     return Decision(torch.where(hit, limit, wanted), hit)
+
+
+def onto_sphere(
+    norm: Callable[[Tensor], Tensor], x: Tensor, smaller: Tensor, larger: Tensor, radius: Tensor, tol: float
+) -> Tensor:
+    """Each block moved toward ``smaller`` or ``larger`` until its norm is the radius; as it is where that is too far.
+
+    The norm is all but linear over the little way that rounding leaves, so a few chord steps find the place.
+    """
+    size = norm(x)
+    end = torch.where(spread(size > radius, x), smaller, larger)
+    span = norm(end) - size
+    t, moved = torch.zeros_like(size), x
+    for _ in range(4):
+        t = (t + (radius - norm(moved)) / torch.where(span == 0, 1, span)).clamp(0, 1)
+        moved = x + spread(t, x).to(x.dtype) * (end - x)
+    return torch.where(spread((norm(moved) - radius).abs() <= tol * radius, x), moved, x)
 
 
 def wide(x: Tensor) -> torch.dtype:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .base import Decision, Move, Set, dot, spread, wide
-from .linf_ball import snap_to_bounds
+from .base import Decision, Move, Set, dot, onto_sphere, spread, wide
+from .linf_ball import onto_bounds, snap_to_bounds
 from .rays import box_ray, norm_ray
 
 __all__ = ["KSparsePolytope"]
@@ -112,8 +112,15 @@ class KSparsePolytope(Set):
         end = torch.where(gone & (x != 0), 0, end)
         return torch.where(spread(self._on_facet(end), x), self._onto_facet(end), end)
 
-    def onto_boundary(self, x: Tensor, tol: float) -> Tensor:
-        return self.land(x, snap_to_bounds(x, spread(self.r(x), x), tol), torch.zeros_like(self.block_norm(x)) > 0)
+    def onto_boundary(self, x: Tensor, smaller: Tensor, larger: Tensor) -> Tensor:
+        x = onto_bounds(x, smaller, larger, spread(self.r(x), x))
+        bound = self._at_bound(x)
+        smaller, larger = torch.where(bound, x, smaller), torch.where(bound, x, larger)
+
+        def facet_norm(y: Tensor) -> Tensor:
+            return y.abs().sum(1, dtype=wide(y)) / self._k(y)
+
+        return onto_sphere(facet_norm, x, smaller, larger, self.r(x), self.tolerance(x))
 
     def block_norm(self, x: Tensor) -> Tensor:
         size = x.abs()

@@ -101,8 +101,8 @@ class LInfBall(Set):
     def land(self, x: Tensor, end: Tensor, hit: Tensor) -> Tensor:  # noqa: ARG002 - a bound is a bound
         return snap_to_bounds(end, spread(self.r(x), x), self.tolerance(x))
 
-    def onto_boundary(self, x: Tensor, tol: float) -> Tensor:
-        return snap_to_bounds(x, spread(self.r(x), x), tol)
+    def onto_boundary(self, x: Tensor, smaller: Tensor, larger: Tensor) -> Tensor:
+        return onto_bounds(x, smaller, larger, spread(self.r(x), x))
 
     def block_norm(self, x: Tensor) -> Tensor:
         return x.abs().amax(1).to(wide(x))
@@ -135,6 +135,12 @@ class LInfBall(Set):
         toward_worst = torch.where(worst > 0, x, -x)
         r = spread(self.r(x), x).to(x.dtype)
         return (r + toward_worst) / (r - toward_worst)
+
+
+def onto_bounds(x: Tensor, smaller: Tensor, larger: Tensor, radius: Tensor) -> Tensor:
+    """Entries that may have been ``+-radius`` before they were rounded, put exactly there."""
+    r = radius.to(x.dtype)
+    return torch.where((smaller.abs() <= r) & (larger.abs() >= r), torch.copysign(r, x), x)
 
 
 def snap_to_bounds(x: Tensor, radius: Tensor, tol: float) -> Tensor:
