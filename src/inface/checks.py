@@ -14,7 +14,7 @@ from .sets import Set, blocks
 from .sets.base import InFace, dot
 from .state import EXACT, computable, where_is
 
-__all__ = ["check_direction", "check_gradient", "check_group"]
+__all__ = ["check_direction", "check_gradients", "check_group"]
 
 DTYPES = (*EXACT, torch.bfloat16, torch.float16)
 
@@ -37,13 +37,15 @@ def check_group(group: dict[str, Any], index: int) -> None:
             _check_constrained(group, set_, p, where)
 
 
-def check_gradient(group: dict[str, Any], index: int, p: Tensor) -> None:
-    """Raise a ValueError if a parameter's gradient cannot be used."""
-    if p.grad is not None and p.grad.layout is not torch.strided:
-        raise ValueError(
-            f"FrankWolfe: {_called(group, index, p)} has a gradient of layout {p.grad.layout}, wanted a dense one "
-            f"(for an Embedding: sparse=False)"
-        )
+def check_gradients(group: dict[str, Any], index: int) -> None:
+    """Raise a ValueError if a gradient cannot be used."""
+    for p in group["params"]:
+        g = p.grad
+        if g is not None and g.layout is not torch.strided:
+            raise ValueError(
+                f"FrankWolfe: {_called(group, index, p)} has a gradient of layout {g.layout}, wanted a dense one "
+                f"(for an Embedding: sparse=False)"
+            )
 
 
 def check_direction(
@@ -56,10 +58,14 @@ def check_direction(
         raise ValueError(f"in_face function: wanted directions of shape {tuple(x.shape)} for {where}, got {shape}")
     slack = 8 * torch.finfo(x.dtype).eps
     size, rise = dot(d, d).sqrt(), dot(g, d)
-    diameter = torch.as_tensor(group["set"].diameter(blocks.shape(p.shape, group["set"].per))).to(size).expand_as(size)
+    diameter = torch.as_tensor(group["set"].diameter(blocks.shape(p.shape, group["set"].per)), dtype=size.dtype).to(
+        size
+    )
+    diameter = diameter.expand_as(size)
     for wrong, wanted, value in (
         (~torch.isfinite(size), "a finite direction", size),
-        (rise > slack * size * dot(g, g).sqrt(), "<g, d> <= 0", rise),
+        # Relative to the set, not to d: at a vertex a direction is the rounding of two points that cancel.
+        (rise > slack * diameter * dot(g, g).sqrt(), "<g, d> <= 0", rise),
         (size > diameter * (1 + slack), "|d| <= diam", size),
     ):
         bad = (wrong & counts).nonzero()

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
 
-from .checks import check_direction, check_gradient, check_group
+from .checks import check_direction, check_gradients, check_group
 from .free import Norm, descend
 from .gap import BlockGaps, FreeNorm, ModifiedGap, combine, step_rate
 from .groups import Constraints, param_groups
-from .kernels import Rows, available, fits
+from .kernels import Options, Rows, available, fits
 from .registry import constrain
 from .report import Report
 from .sets import Set, blocks
@@ -174,15 +174,16 @@ class FrankWolfe(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for index, group in enumerate(self.param_groups):
-            for p in group["params"]:
-                check_gradient(group, index, p)
+            check_gradients(group, index)
         directions = self._custom_directions()
         for index, group in enumerate(self.param_groups):
             params = self._ready(group)
-            if params and group["set"] is None:
+            if group["set"] is None:
                 self._free_step(index, group, params)
-            elif params:
-                for p in params:
+                continue
+            options = _fused_options(group)
+            for p in params:
+                if options is None or not self._fused_step(index, group, p, self.state[p], options):
                     self._constrained_step(index, group, p, directions.get(p))
         return loss
 
@@ -283,8 +284,6 @@ class FrankWolfe(Optimizer):
         diameter = set_.diameter(blocks.shape(p.shape, set_.per))
         state, lr = self.state[p], _scalar(group["lr"])
         phase = state["phase"]
-        if direction is None and self._fused_step(index, group, p):
-            return
         x, g, finite = self._point(group, p)
         if finite is not None:
             _store(state, set_.from_blocks(g, p))
@@ -308,34 +307,24 @@ class FrankWolfe(Optimizer):
         self._counts[p][phase] += torch.stack([decision.step > 0, decision.hit, ~usable]).sum(1)
         state["phase"] = _next(group, phase)
 
-    def _fused_step(self, index: int, group: dict[str, Any], p: Tensor) -> bool:
-        """The same in one call of a kernel, where there is one."""
-        if group["fused"] is False or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return False
-        set_, state, momentum = group["set"], self.state[p], group["momentum"]
-        x, m = weights(p, state), state["momentum_buffer"] if momentum else None
+    def _fused_step(
+        self, index: int, group: dict[str, Any], p: Tensor, state: dict[str, Any], options: Options
+    ) -> bool:
+        """The same in one call of a kernel, if it takes this parameter."""
+        set_, phase = group["set"], state["phase"]
+        x, m = weights(p, state), state["momentum_buffer"] if options.momentum else None
         if not fits(set_, x) or not (m is None or m.is_contiguous()) or available(x.dtype) is None:
             return False
-        rows = self._rows.get(p)
+        rows = self._rows.get(id(p))
         if rows is None or rows.set is not set_:
-            rows = self._rows[p] = Rows(set_, x)
-        phase = state["phase"]
-        rows.step(
-            x,
-            computable(p.grad),  # type: ignore[arg-type]
-            m,
-            lr=group["lr"],
-            gradient_bound=group["gradient_bound"],
-            momentum=momentum,
-            maximize=group["maximize"],
-            strategy=group["in_face"] if phase else None,
-        )
+            rows = self._rows[id(p)] = Rows(set_, x)
+        rows.step(x, computable(p.grad), m, options, group["in_face"] if phase else None)  # type: ignore[arg-type]
         if x is not p:
             p.copy_(x)
-        if momentum:
+        if m is not None:
             state["started"] = True
         if phase == 0:
-            self._gaps[p] = Gaps(index, rows.gaps, group["lr"])
+            self._gaps[p] = Gaps(index, rows.gaps, options.lr)
         state["phase"] = _next(group, phase)
         return True
 
@@ -394,7 +383,7 @@ class FrankWolfe(Optimizer):
 
     def _forget(self) -> None:
         self._gaps: dict[Tensor, Gaps] = {}
-        self._rows: dict[Tensor, Rows] = {}
+        self._rows: dict[int, Rows] = {}  # by id: hashing a tensor costs more than the rest of a small step
         self._free: dict[int, FreeNorm] = {}
         self._counts: dict[Tensor, Tensor] = {}
 
@@ -416,6 +405,18 @@ def _beside(set_: Set, params: list[Tensor]) -> Set:
     if isinstance(set_.radius, Tensor) and params:
         return set_.with_radius(set_.radius.to(params[0].device))
     return set_
+
+
+def _fused_options(group: dict[str, Any]) -> Options | None:
+    """What the kernels need to know of a group; None if it asks for something that only torch operations can do."""
+    if (
+        group["fused"] is False
+        or callable(group["in_face"])
+        or torch.is_grad_enabled()
+        or torch.compiler.is_compiling()
+    ):
+        return None
+    return Options(_scalar(group["lr"]), group["gradient_bound"], group["momentum"], group["maximize"])
 
 
 def _gradient(group: dict[str, Any], p: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch import Tensor
 from ..gap import step_rate
 from ..sets import L1Ball, LInfBall, Set, Simplex, blocks
 
-__all__ = ["Rows", "available", "fits"]
+__all__ = ["Options", "Rows", "available", "fits"]
 
 # Sets and in-face strategies by the numbers that inface.kernels.rows knows them by.
 FAMILIES: dict[type[Set], int] = {L1Ball: 0, Simplex: 1, LInfBall: 2}
@@ -59,8 +60,9 @@ def available(dtype: torch.dtype) -> Callable[..., None] | None:
 
         kernel: Callable[..., None] = rows.rows_float32 if dtype == torch.float32 else rows.rows_float64
         # No rows: this compiles and does nothing else, so that what fails fails here.
-        place = torch.zeros(8, dtype=torch.float64).data_ptr()
-        kernel(place, place, place, 0, 0, 1, place, False, place, False, 0.0, 1.0, place, place, 0, 0)
+        memory = torch.zeros(8, dtype=torch.float64)
+        at = memory.data_ptr()
+        kernel(at, at, at, 0, 0, 1, at, False, at, False, 0.0, 1.0, 0, at, at, 0)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with a compiler, there is another way
         warnings.warn(
             f"inface: the fused kernels are not available, steps use torch operations instead ({type(error).__name__}: {error})",
@@ -71,6 +73,15 @@ def available(dtype: torch.dtype) -> Callable[..., None] | None:
     return kernel
 
 
+class Options(NamedTuple):
+    """What a group says about its steps."""
+
+    lr: float | Tensor
+    gradient_bound: float | Tensor | None = None
+    momentum: float = 0.0
+    maximize: bool = False
+
+
 class Rows:
     """The place beside a parameter that its kernel writes to: the gap of every row, and counts of both halves.
 
@@ -78,7 +89,7 @@ class Rows:
     >>> from inface.sets import L1Ball
     >>> x = torch.zeros(1, 3)
     >>> rows = Rows(L1Ball(1.0), x)
-    >>> rows.step(x, torch.tensor([[0.0, 2.0, 1.0]]), None, lr=1.0)
+    >>> rows.step(x, torch.tensor([[0.0, 2.0, 1.0]]), None, Options(lr=1.0))
     >>> x, rows.gaps
     (tensor([[ 0.0000, -0.5000,  0.0000]]), tensor([2.], dtype=torch.float64))
     """
@@ -90,22 +101,14 @@ class Rows:
         self.diameter = set_.diameter(blocks.shape(x.shape, set_.per))
         self.gaps = torch.zeros(self.rows, dtype=torch.float64)
         self.counts = torch.zeros(2, 3, dtype=torch.long)
-        self._unused = torch.zeros(self.rows, dtype=torch.float64)
+        self._unread = torch.zeros(self.rows, dtype=torch.float64)
         self._radii = torch.as_tensor(set_.radius, dtype=torch.float64).reshape(-1).contiguous()
-        self._rate = torch.zeros(1, dtype=torch.float64)
+        self._rates = torch.zeros(1, dtype=torch.float64)
+        self._options: Options | None = None
+        self._arguments: list[tuple[Any, ...]] = []
+        self._small = x.numel() < LARGE or self.rows == 1
 
-    def step(
-        self,
-        x: Tensor,
-        g: Tensor,
-        m: Tensor | None,
-        *,
-        lr: float | Tensor,
-        gradient_bound: float | Tensor | None = None,
-        momentum: float = 0.0,
-        maximize: bool = False,
-        strategy: str | None = None,
-    ) -> None:
+    def step(self, x: Tensor, g: Tensor, m: Tensor | None, options: Options, strategy: str | None = None) -> None:
         """One half of an iteration on ``x``, and on its momentum ``m``, in place.
 
         The first half if ``strategy`` is None, else the second, in the face.
@@ -113,38 +116,51 @@ class Rows:
         kernel = available(x.dtype)
         if kernel is None:
             raise RuntimeError("inface: the fused kernels are not available")
-        g = g.contiguous()
-        rates = step_rate(self.diameter, lr, gradient_bound)
-        if isinstance(rates, Tensor) and rates.ndim > 0:
-            rates = rates.to(torch.float64).expand(self.rows).contiguous()
-        else:
-            rates = self._rate.fill_(rates)
+        if options != self._options or isinstance(options.lr, Tensor) or isinstance(options.gradient_bound, Tensor):
+            self._prepare(options)
+        address = x.data_ptr()
+        g = g if g.is_contiguous() else g.contiguous()
+        memory = (address, g.data_ptr(), address if m is None else m.data_ptr())
         half = 0 if strategy is None else 1
-        before = (x.data_ptr(), g.data_ptr(), x.data_ptr() if m is None else m.data_ptr())
-        after = (
-            self.width,
-            self._radii.data_ptr(),
-            len(self._radii) > 1,
-            rates.data_ptr(),
-            rates is not self._rate,
-            0.0 if m is None else 1 - momentum,
-            -1.0 if maximize else 1.0,
-            (self._unused if half else self.gaps).data_ptr(),
-        )
-        kind = (FAMILIES[type(self.set)], STRATEGIES[strategy])
-        threads = min(torch.get_num_threads(), self.rows) if x.numel() >= LARGE else 1
-        if threads == 1:
-            kernel(*before, 0, self.rows, *after, self.counts[half].data_ptr(), *kind)
-            return
-        # Rows do not depend on each other, so neither does the result on how they are dealt out.
+        if self._small or torch.get_num_threads() == 1:
+            kernel(*memory, 0, self.rows, *self._arguments[half], STRATEGIES[strategy])
+        else:
+            self._in_threads(functools.partial(kernel, *memory), half, STRATEGIES[strategy])
+
+    def _prepare(self, options: Options) -> None:
+        """What a call passes beside the memory: it changes with the options, not from step to step."""
+        rates = torch.as_tensor(step_rate(self.diameter, options.lr, options.gradient_bound), dtype=torch.float64)
+        self._rates = rates.expand(self.rows).contiguous() if rates.numel() > 1 else rates.reshape(1)
+        self._arguments = [
+            (
+                self.width,
+                self._radii.data_ptr(),
+                self._radii.numel() > 1,
+                self._rates.data_ptr(),
+                self._rates.numel() > 1,
+                1 - options.momentum if options.momentum else 0.0,
+                -1.0 if options.maximize else 1.0,
+                FAMILIES[type(self.set)],
+                slopes.data_ptr(),
+                counts.data_ptr(),
+            )
+            for slopes, counts in ((self.gaps, self.counts[0]), (self._unread, self.counts[1]))
+        ]
+        self._options = options
+
+    def _in_threads(self, kernel: Callable[..., None], half: int, strategy: int) -> None:
+        """Rows do not depend on each other, so the result does not depend on how they are dealt out."""
+        threads = min(torch.get_num_threads(), self.rows)
         edges = [self.rows * i // threads for i in range(threads + 1)]
         counts = torch.zeros(threads, 3, dtype=torch.long)
-        run = [
-            functools.partial(kernel, *before, edges[i], edges[i + 1], *after, counts[i].data_ptr(), *kind)
+        jobs = [
+            functools.partial(
+                kernel, edges[i], edges[i + 1], *self._arguments[half][:-1], counts[i].data_ptr(), strategy
+            )
             for i in range(threads)
         ]
-        others = [_pool(os.getpid(), threads - 1).submit(job) for job in run[1:]]
-        run[0]()
+        others = [_pool(os.getpid(), threads - 1).submit(job) for job in jobs[1:]]
+        jobs[0]()
         for other in others:
             other.result()
         self.counts[half] += counts.sum(0)

@@ -485,7 +485,7 @@ def all_rows(
 
 @compiled()
 def rows_float32(
-    x, g, m, first, last, width, radii, many_radii, rates, many_rates, weight, sign, slopes, counts, family, phase
+    x, g, m, first, last, width, radii, many_radii, rates, many_rates, weight, sign, family, slopes, counts, phase
 ):
     """The step on rows ``first`` to ``last`` of float32 memory; arguments are addresses and numbers."""
     n = (last, width)
@@ -503,7 +503,7 @@ def rows_float32(
 
 @compiled()
 def rows_float64(
-    x, g, m, first, last, width, radii, many_radii, rates, many_rates, weight, sign, slopes, counts, family, phase
+    x, g, m, first, last, width, radii, many_radii, rates, many_rates, weight, sign, family, slopes, counts, phase
 ):
     """The step on rows ``first`` to ``last`` of float64 memory; arguments are addresses and numbers."""
     n = (last, width)
