@@ -342,8 +342,11 @@ FRANK_WOLFE_ONLY = {
     "spectral tensor": (SpectralBall(1.5), Spectral, (6, 5), "rows"),
     "spectral filters": (SpectralBall(1.5, per="output"), Spectral, (3, 4, 2, 2), "rows"),
 }
-RUNS = [(name, case, in_face) for name, case in CASES.items() for in_face in IN_FACE] + [
-    (name, case, None) for name, case in FRANK_WOLFE_ONLY.items()
+RUNS = [
+    pytest.param(case, in_face, fused, id=f"{name}-{in_face}{'' if fused is None else '-without kernels'}")
+    for name, case in {**CASES, **FRANK_WOLFE_ONLY}.items()
+    for in_face in (IN_FACE if name in CASES else [None])
+    for fused in ([None, False] if isinstance(case[0], L1Ball | Simplex | LInfBall) else [None])
 ]
 
 
@@ -356,13 +359,13 @@ def reference(set_, make, shape, inner, x, bounds=None, **options):
 # ---------------------------------------------------------------------- tests
 
 
-@pytest.mark.parametrize(("case", "in_face"), [pytest.param(c, i, id=f"{n}-{i}") for n, c, i in RUNS])
-def test_every_step_is_the_one_of_algorithm_1(case, in_face):
+@pytest.mark.parametrize(("case", "in_face", "fused"), RUNS)
+def test_every_step_is_the_one_of_algorithm_1(case, in_face, fused):
     set_, _, shape, _ = case
     rng = np.random.default_rng(0)
     x = start(set_, shape, rng)
     p, ref = parameter(x), reference(*case, x, in_face=in_face)
-    opt = inface.FrankWolfe([{"params": [p], "set": set_}], lr=1.0, in_face=in_face)
+    opt = inface.FrankWolfe([{"params": [p], "set": set_}], lr=1.0, in_face=in_face, fused=fused)
     scale = float(set_.radius)
     for t, (g, lr) in enumerate(zip(gradients(rng, shape, STEPS), rates(rng, STEPS), strict=True)):
         opt.param_groups[0]["lr"] = lr
@@ -411,9 +414,10 @@ OPTIONS = {
 }
 
 
+@pytest.mark.parametrize("fused", [None, False])
 @pytest.mark.parametrize("in_face", [None, "away"])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_options_change_the_step_as_their_definitions_say(name, in_face):
+def test_options_change_the_step_as_their_definitions_say(name, in_face, fused):
     options, radius = OPTIONS[name]
     set_, shape, rng = L1Ball(radius), (4, 6), np.random.default_rng(1)
     x = start(set_, shape, rng)
@@ -423,7 +427,7 @@ def test_options_change_the_step_as_their_definitions_say(name, in_face):
     ref = reference(set_, l1, shape, "flat", x, bounds, in_face=in_face, momentum=momentum, sign=sign)
     plain = reference(set_, l1, shape, "flat", x, in_face=in_face)
     p = parameter(x)
-    opt = inface.FrankWolfe([{"params": [p], "set": set_}], lr=1.0, in_face=in_face, **options)
+    opt = inface.FrankWolfe([{"params": [p], "set": set_}], lr=1.0, in_face=in_face, fused=fused, **options)
     for t, (g, lr) in enumerate(zip(gradients(rng, shape, STEPS), rates(rng, STEPS), strict=True)):
         opt.param_groups[0]["lr"] = torch.tensor(lr) if name == "lr in a tensor" else lr
         p.grad = torch.tensor(g)
@@ -531,16 +535,17 @@ def test_each_parameter_alternates_over_the_gradients_that_it_receives(in_face):
             assert opt.state[p].get("phase", 0) == part.phase
 
 
+@pytest.mark.parametrize("in_face", IN_FACE[1:])
 @pytest.mark.parametrize(
-    "name", ["l1 rows", "l1 filters", "simplex rows", "linf rows", "k-sparse rows", "nuclear tensor"]
+    "name", ["l1 rows", "l1 columns", "l1 filters", "simplex rows", "linf rows", "k-sparse rows", "nuclear tensor"]
 )
-def test_a_function_given_as_in_face_that_returns_away_directions_is_away(name):
+def test_a_function_given_as_in_face_that_returns_its_directions_is_the_strategy(name, in_face):
     set_, _, shape, _ = CASES[name]
     rng = np.random.default_rng(5)
     x = start(set_, shape, rng)
-    ref = reference(*CASES[name], x, in_face="away")
+    ref = reference(*CASES[name], x, in_face=in_face)
 
-    def away(same, blocks, grads):
+    def directions(same, blocks, grads):
         assert same is opt.param_groups[0]["set"]
         pairs = zip(ref.sets, blocks.numpy(), grads.numpy(), strict=True)
         size = ref.ids.shape[1:]
@@ -548,11 +553,22 @@ def test_a_function_given_as_in_face_that_returns_away_directions_is_away(name):
         return torch.tensor(np.stack(found))
 
     p = parameter(x)
-    opt = inface.FrankWolfe([{"params": [p], "set": set_}], lr=1.0, in_face=away)
+    opt = inface.FrankWolfe([{"params": [p], "set": set_}], lr=1.0, in_face=directions)
     for t, (g, lr) in enumerate(zip(gradients(rng, shape, STEPS), rates(rng, STEPS), strict=True)):
         opt.param_groups[0]["lr"] = lr
         p.grad = torch.tensor(g)
         opt.step()
         ref.step(g, lr)
         assert close(p, ref.x, set_.radius), t
-    assert opt.report().drop == ref.kinds["drop"] > 0
+    assert in_face == "frank-wolfe" or opt.report().drop == ref.kinds["drop"] > 0
+
+
+@pytest.mark.parametrize("radius", [0.7, 0.3, 1e-3, 1e3 / 3])
+def test_a_direction_as_long_as_the_diameter_is_taken(radius):
+    p = parameter(np.zeros((1, 2)))
+    between = torch.tensor([[[-2 * radius], [0.0]]], dtype=torch.float64)
+    opt = inface.FrankWolfe([{"params": [p], "set": L1Ball(radius)}], lr=1e9, in_face=lambda set_, x, g: between)
+    for g in ([0.0, 0.0], [1.0, 0.0]):
+        p.grad = torch.tensor([g], dtype=torch.float64)
+        opt.step()
+    assert p.tolist() == [[-radius, 0.0]]

@@ -58,10 +58,8 @@ def check_direction(
         raise ValueError(f"in_face function: wanted directions of shape {tuple(x.shape)} for {where}, got {shape}")
     slack = 8 * torch.finfo(x.dtype).eps
     size, rise = dot(d, d).sqrt(), dot(g, d)
-    diameter = torch.as_tensor(group["set"].diameter(blocks.shape(p.shape, group["set"].per)), dtype=size.dtype).to(
-        size
-    )
-    diameter = diameter.expand_as(size)
+    diameter = group["set"].diameter(blocks.shape(p.shape, group["set"].per))
+    diameter = torch.as_tensor(diameter, dtype=size.dtype, device=size.device).expand_as(size)
     for wrong, wanted, value in (
         (~torch.isfinite(size), "a finite direction", size),
         # Relative to the set, not to d: at a vertex a direction is the rounding of two points that cancel.

@@ -25,7 +25,8 @@ class ModifiedGap:
 
     With several learning rates, the norms of the blocks are scaled so that one smoothness constant serves them all:
     :math:`G = \sum_i \tilde G_i / \sqrt{lr_{ref} \sum_i C_i} + \sqrt{\sum_j (lr_j / lr_{ref}) \|h_j\|_*^2}`, with
-    :math:`lr_{ref}` the largest learning rate of the free groups (of all groups, if none is free).
+    :math:`lr_{ref}` the largest learning rate of the free groups (of all groups, if none is free). A group whose learning
+    rate is 0 while others move is frozen, and adds nothing.
 
     Attributes:
         value: :math:`G`.
@@ -145,11 +146,14 @@ def combine(constrained: Sequence[BlockGaps], free: Sequence[FreeNorm]) -> Modif
     def number(value: float | Tensor) -> Tensor:
         return torch.as_tensor(value, dtype=like.dtype, device=like.device)
 
-    rates = [number(part.lr).reshape(()) for part in (free or constrained)]
-    reference = torch.stack(rates).max()
+    rates = torch.stack(
+        [number(lr).reshape(()) for lr in [*(part.lr for part in free), *(part.lr for part in constrained)]]
+    )
+    reference = rates[: len(free) or None].max()
+    reference = torch.where(reference > 0, reference, rates.max())
 
     def ratio(lr: float | Tensor) -> Tensor:
-        """``lr_ref / lr``, which is 1 when a schedule has brought both to 0."""
+        """``lr_ref / lr``, which is 1 when a schedule has brought both to 0, and infinite for a frozen group."""
         own = number(lr).reshape(())
         return torch.where(own == reference, 1, reference / own)
 
@@ -159,8 +163,9 @@ def combine(constrained: Sequence[BlockGaps], free: Sequence[FreeNorm]) -> Modif
         scaled = diameter.square() * ratio(part.lr)
         if part.gradient_bound is not None:
             scaled = torch.maximum(scaled, reference * number(part.gradient_bound) * diameter)
-        gaps = gaps + part.gaps.sum().to(like)
-        constant = constant + scaled.expand(part.gaps.shape).sum()
+        moves = torch.isfinite(ratio(part.lr))
+        gaps = gaps + torch.where(moves, part.gaps.sum().to(like), 0)
+        constant = constant + torch.where(moves, scaled.expand(part.gaps.shape).sum(), 0)
     for norm in free:
         square = square + norm.square.to(like) / ratio(norm.lr)
     first, second = torch.where(constant > 0, gaps / constant.sqrt(), 0), square.sqrt()
@@ -195,17 +200,19 @@ def _full_gradient(
     totals = [torch.zeros_like(computable(p.detach())) for p in params]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     seen = 0
-    with torch.enable_grad():
-        for inputs, target in batches:
-            size = len(target)
-            gradients = torch.autograd.grad(loss(model(inputs), target), params, allow_unused=True)
-            for total, gradient in zip(totals, gradients, strict=True):
-                if gradient is not None:
-                    total.add_(gradient, alpha=size)
-            seen += size
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
+    try:
+        with torch.enable_grad():
+            for inputs, target in batches:
+                size = len(target)
+                gradients = torch.autograd.grad(loss(model(inputs), target), params, allow_unused=True)
+                for total, gradient in zip(totals, gradients, strict=True):
+                    if gradient is not None:
+                        total.add_(gradient, alpha=size)
+                seen += size
+    finally:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(buffers[name])
     if seen == 0:
         raise ValueError("modified_gap: batches is empty, wanted at least one pair (inputs, target)")
     return [total.div_(seen) for total in totals]
