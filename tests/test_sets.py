@@ -1,6 +1,7 @@
 """Every set against oracles of its own: corners by brute force, linear programs, exact ratio tests, bisection, numpy's SVD."""
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -574,6 +575,15 @@ def test_vertices_and_projections_of_large_matrices_are_in_the_set(set_, shape, 
     assert set_.contains(set_.project(g)).all()
     if set_.has_faces:
         assert set_.contains(set_.face_vertex(set_.project(g), -g)).all()
+
+
+@pytest.mark.parametrize("set_", [NuclearBall(0.3), SpectralBall(0.3)], ids=repr)
+@pytest.mark.parametrize("shape", [(2, 500), (4, 48), (60, 784), (64, 1024), (300, 784)])
+def test_rounding_that_all_goes_one_way_does_not_push_a_float32_vertex_out(set_, shape):
+    """A product of equal numbers, added up in float32, is off by a multiple of eps that grows with the size."""
+    assert set_.contains(set_.vertex(torch.ones(shape))).all()
+    assert set_.contains(set_.project(torch.ones(shape))).all()
+    assert set_.norm(torch.ones(shape)).item() == pytest.approx(math.prod(shape) ** 0.5, rel=2**-23)
 
 
 # ------------------------------------------------------------------------- the dense interface, the same for all sets

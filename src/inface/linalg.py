@@ -51,11 +51,10 @@ def top_pair(a: Tensor) -> TopPair:
     found = None if min(a.shape[-2:]) <= SMALL else _lanczos(a)
     if found is None:
         u, s, vh = torch.linalg.svd(a, full_matrices=False)
-        found = TopPair(u[..., 0], s[..., 0], vh[..., 0, :])
+        found = TopPair(_unit(u[..., 0]), s[..., 0], _unit(vh[..., 0, :]))
     zero = (found.sigma == 0).unsqueeze(-1)
-    return TopPair(
-        torch.where(zero, _first_axis(found.u), found.u), found.sigma, torch.where(zero, _first_axis(found.v), found.v)
-    )
+    u, v = (torch.where(zero, _first_axis(vector), vector) for vector in (found.u, found.v))
+    return TopPair(u, _values(a, u.unsqueeze(-1), v.unsqueeze(-1)).squeeze(-1), v)
 
 
 def svd(a: Tensor, tol: Tensor) -> Factors:
@@ -72,11 +71,12 @@ def svd(a: Tensor, tol: Tensor) -> Factors:
     (torch.Size([1, 1]), 2.4495)
     """
     scale = _scale(a)
-    u, s, v = _sketched(a / scale.reshape(-1, 1, 1), tol / scale)
-    s = s * scale.unsqueeze(-1)
-    s = torch.where(s > tol.unsqueeze(-1), s, 0)
-    rank = max(1, int((s > 0).sum(-1).max()))
-    return Factors(u[..., :rank], s[..., :rank], v[..., :rank])
+    u, _, v = _sketched(a / scale.reshape(-1, 1, 1), tol / scale)
+    u, v = _unit(u.mT).mT, _unit(v.mT).mT
+    s = _values(a, u, v)
+    used = s > tol.unsqueeze(-1)
+    rank = max(1, int((used * torch.arange(1, s.shape[-1] + 1, device=s.device)).max()))
+    return Factors(u[..., :rank], torch.where(used, s, 0)[..., :rank], v[..., :rank])
 
 
 def polar(a: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,12 +92,12 @@ def polar(a: Tensor) -> tuple[Tensor, Tensor]:
     ([1.0, -1.0], 5.0)
     """
     u, s, vh = torch.linalg.svd(a, full_matrices=False)
-    factor = u @ vh
+    factor = (u @ vh).to(_exact(a))
     if a.shape[-2] < a.shape[-1]:
         factor = (1.5 * factor) - 0.5 * (factor @ factor.mT) @ factor
     else:
         factor = (1.5 * factor) - 0.5 * factor @ (factor.mT @ factor)
-    return factor, s.sum(-1)
+    return factor.to(a.dtype), s.sum(-1)
 
 
 def _first_axis(vector: Tensor) -> Tensor:
@@ -163,6 +163,17 @@ def _lanczos(a: Tensor) -> TopPair | None:
     return None
 
 
+def _values(a: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """``u_i^T a v_i``, added up in float64: errors of the vectors enter squared, while LAPACK's own values, zeros among
+    them, are off by a multiple of eps that grows with the size."""
+    exact = _exact(a)
+    return (u * (a.to(exact) @ v.to(exact))).sum(-2).clamp(min=0).to(a.dtype)
+
+
+def _exact(a: Tensor) -> torch.dtype:
+    return a.dtype if a.device.type == "mps" else torch.float64
+
+
 def _scale(a: Tensor) -> Tensor:
     """A power of two near the largest entry of each matrix: with it taken out, exactly, no product over- or underflows."""
     largest = a.abs().amax((-2, -1))
@@ -185,5 +196,6 @@ def _orthogonal(vector: Tensor, basis: Tensor) -> Tensor:
 
 
 def _unit(vector: Tensor) -> Tensor:
-    size = vector.norm(dim=-1, keepdim=True)
-    return vector / torch.where(size > 0, size, 1)
+    """Length one to the last digit, which LAPACK's vectors do not have, nor a norm added up in float32."""
+    size = torch.linalg.vector_norm(vector, dim=-1, keepdim=True, dtype=_exact(vector))
+    return (vector / torch.where(size > 0, size, 1)).to(vector.dtype)

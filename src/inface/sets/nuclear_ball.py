@@ -228,6 +228,5 @@ def _extreme(factors: Factors, g: Tensor, *, largest: bool) -> Tensor:
 
 
 def _value_and_slope(y: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    u, s, vh = torch.linalg.svd(y, full_matrices=False)
-    used = s > s[:, :1] * torch.finfo(y.dtype).eps
-    return s.sum(1, dtype=wide(y)), dot((u * used.unsqueeze(1)) @ vh, d)
+    u, s, v = svd(y, torch.linalg.matrix_norm(y) * torch.finfo(y.dtype).eps)
+    return s.sum(1, dtype=wide(y)), dot((u * (s > 0).unsqueeze(1)) @ v.mT, d)
