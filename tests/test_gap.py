@@ -260,9 +260,10 @@ def test_the_gap_of_the_optimizer_is_the_modified_gap_where_the_gradient_is_full
         ]
 
 
-def test_the_gap_of_the_optimizer_is_the_last_first_halfs():
+@pytest.mark.parametrize("every_gradient", [False, True])
+def test_the_gap_of_the_optimizer_is_the_last_first_halfs(every_gradient):
     model, (inputs, target) = Net(), data()
-    opt = optimizer(model, in_face="away")
+    opt = optimizer(model, in_face="away", every_gradient=every_gradient)
     assert opt.gap.shape == ()
     assert torch.isnan(opt.gap)
     seen = []
