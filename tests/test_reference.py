@@ -23,7 +23,7 @@ class Polytope:
 
     def __init__(self, V, A, b):
         self.V, self.A, self.b = np.array(V, float), np.array(A, float), np.array(b, float)
-        self.diameter = max(np.linalg.norm(v - w) for v in self.V for w in self.V)
+        self.diameter = np.linalg.norm(self.V[:, None] - self.V, axis=2).max()
 
     def vertex(self, g):
         return self.V[np.argmin(self.V @ g)]
