@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint bench clean
 
 demo: .venv/ready
 	$(BIN)/python examples/lasso.py
@@ -16,6 +16,10 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# On an idle machine: about five minutes. OMP_NUM_THREADS must not hold it to one thread.
+bench: .venv/ready
+	env -u OMP_NUM_THREADS $(BIN)/python -m benchmarks
 
 clean:
 	rm -rf .venv build dist

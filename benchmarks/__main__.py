@@ -1,0 +1,355 @@
+"""What a Frank-Wolfe step costs: ``python -m benchmarks`` measures, prints, and writes docs/benchmarks.{json,md}.
+
+Every figure is a ratio of two times of one run, so that it says something on another machine too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+import inface
+from inface.sets import InFace, L1Ball, LInfBall, Set, Simplex
+
+from .contest import contest
+
+SHAPES = {
+    "512x784": (1, 512, 784),
+    "512x512": (1, 512, 512),
+    "4096x4096": (1, 4096, 4096),
+    "1000 of 64x64": (1000, 64, 64),
+}
+SETS: dict[str, Set] = {"L1Ball": L1Ball(1.0), "Simplex": Simplex(1.0), "LInfBall": LInfBall(0.05)}
+STRATEGIES: tuple[InFace, ...] = ("away", "frank-wolfe", "pairwise")
+HALVES = ("Frank-Wolfe", *STRATEGIES)
+TINY = 1e-6  # a learning rate at which thousands of steps leave the point where it is
+
+Row = dict[str, Any]
+
+
+def layers(shape: tuple[int, int, int], set_: Set | None = None) -> list[Parameter]:
+    """Parameters on the boundary of their sets, each with a gradient."""
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for _ in range(shape[0]):
+        x = torch.rand(shape[1:], generator=generator)
+        p = Parameter(x if set_ is None else x * (set_.radius / set_.norm(x)).float().unsqueeze(1))
+        p.grad = 1e-3 * torch.randn(shape[1:], generator=generator)
+        made.append(p)
+    return made
+
+
+def frank_wolfe(shape: tuple[int, int, int], set_: Set, **options: Any) -> Callable[[], str]:
+    """A step, which says which half it was."""
+    params = layers(shape, set_)
+    opt = inface.FrankWolfe([{"params": params, "set": set_}], lr=TINY, **options)
+
+    def step() -> str:
+        half = opt.state[params[0]].get("phase", 0)
+        opt.step()
+        return str(options["in_face"]) if half else "Frank-Wolfe"
+
+    return step
+
+
+def sgd(shape: tuple[int, int, int], momentum: float) -> Callable[[], None]:
+    return torch.optim.SGD(layers(shape), lr=TINY, momentum=momentum, foreach=True).step
+
+
+def plain(shape: tuple[int, int, int], operation: Callable[[Tensor, Tensor], object]) -> Callable[[], None]:
+    pairs = [(p.detach(), p.grad) for p in layers(shape)]
+
+    def run() -> None:
+        for x, g in pairs:
+            operation(x, g)  # type: ignore[arg-type]
+
+    return run
+
+
+def steps(seconds: float) -> list[Row]:
+    """(a) One step, against SGD's, ``x.add_(g)`` and a copy."""
+    rows: list[Row] = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for name, shape in SHAPES.items():
+            for momentum in (0.0, 0.9):
+                for label, set_ in SETS.items():
+                    contenders: dict[str, Callable[[], object]] = {
+                        "SGD": sgd(shape, momentum),
+                        "add_": plain(shape, lambda x, g: x.add_(g, alpha=-TINY)),
+                        "copy_": plain(shape, lambda x, g: x.copy_(g)),
+                        **{s: frank_wolfe(shape, set_, in_face=s, momentum=momentum) for s in STRATEGIES},
+                    }
+                    if set_ is SETS["L1Ball"]:
+                        contenders["torch operations"] = frank_wolfe(
+                            shape, set_, in_face="away", momentum=momentum, fused=False
+                        )
+                    best = contest(contenders, seconds=seconds)
+                    halves = {half: best[f"{half if half in STRATEGIES else 'away'} {half}"] for half in HALVES}
+                    halves |= {key: best[key] for key in best if key.startswith("torch operations")}
+                    rows.append(
+                        {
+                            "layers": name,
+                            "set": label,
+                            "threads": threads,
+                            "momentum": momentum,
+                            "SGD microseconds": 1e6 * best["SGD"],
+                            "to SGD": {half: taken / best["SGD"] for half, taken in halves.items()},
+                            "to add_": {half: taken / best["add_"] for half, taken in halves.items()},
+                            "to copy_": {half: taken / best["copy_"] for half, taken in halves.items()},
+                        }
+                    )
+                    print(
+                        f"{name:>14} {label:<9} {threads} thread(s) momentum {momentum}: {_ratios(rows[-1]['to SGD'])}"
+                    )
+    torch.set_num_threads(1)
+    return rows
+
+
+def epoch(seconds: float) -> list[Row]:
+    """(b) An epoch of the MNIST perceptron's shape on random data, against the same epoch with SGD."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(15_000, 784, generator=generator)
+    target = torch.randint(10, (15_000,), generator=generator)
+
+    def training(make: Callable[[nn.Module], torch.optim.Optimizer]) -> Callable[[], None]:
+        model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+        opt = make(model)
+
+        def run() -> None:
+            for start in range(0, len(inputs), 250):
+                opt.zero_grad()
+                nn.functional.cross_entropy(model(inputs[start : start + 250]), target[start : start + 250]).backward()
+                opt.step()
+
+        return run
+
+    def dense(momentum: float) -> Callable[[nn.Module], torch.optim.Optimizer]:
+        return lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum, foreach=True)
+
+    def constrained(momentum: float, in_face: InFace | None) -> Callable[[nn.Module], torch.optim.Optimizer]:
+        def make(model: nn.Module) -> torch.optim.Optimizer:
+            groups = inface.param_groups(model, {"0.weight": L1Ball(1.0), "2.weight": L1Ball(10.0)})
+            inface.graph_init_(model, groups)
+            return inface.FrankWolfe(groups, lr=0.1, momentum=momentum, in_face=in_face)
+
+        return make
+
+    rows = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for momentum in (0.0, 0.9):
+            best = contest(
+                {
+                    "SGD": training(dense(momentum)),
+                    "SFW": training(constrained(momentum, None)),
+                    "SFW-IF": training(constrained(momentum, "away")),
+                },
+                seconds=4 * seconds,
+            )
+            ratios = {name: best[name] / best["SGD"] for name in ("SFW", "SFW-IF")}
+            rows.append({"threads": threads, "momentum": momentum, "SGD seconds": 4 * best["SGD"], "to SGD": ratios})
+            print(f"         epoch {threads} thread(s) momentum {momentum}: {_ratios(ratios)}")
+    torch.set_num_threads(1)
+    return rows
+
+
+def growth(seconds: float) -> list[Row]:
+    """(c) How the cost of a step grows with the number of nodes, and with the number of inputs."""
+    rows: list[Row] = []
+    for what, shapes in {
+        "nodes": [(1, n, 512) for n in (16, 64, 256, 1024, 4096)],
+        "inputs": [(1, 512, n) for n in (16, 64, 256, 1024, 4096)],
+    }.items():
+        for shape in shapes:
+            best = contest(
+                {"": frank_wolfe(shape, L1Ball(1.0), in_face="away"), "SGD": sgd(shape, 0.0)}, seconds=seconds / 4
+            )
+            entries = shape[1] * shape[2]
+            row: Row = {
+                "grows": what,
+                "layer": f"{shape[1]}x{shape[2]}",
+                "nanoseconds per entry": {name.strip(): 1e9 * taken / entries for name, taken in best.items()},
+            }
+            rows.append(row)
+            print(f"{row['layer']:>14} ns per entry: {_ratios(row['nanoseconds per entry'])}")
+    return rows
+
+
+def memory() -> list[Row]:
+    """(d) What a process at its largest holds beyond parameters and gradients, in parameters' sizes."""
+    rows = []
+    for momentum in (0.0, 0.9):
+        held = {
+            name: float(
+                subprocess.run(
+                    [sys.executable, "-m", "benchmarks", "--peak", name, str(momentum)],
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                ).stdout
+            )
+            for name in ("SGD", "fused", "torch operations")
+        }
+        rows.append({"momentum": momentum, "beyond parameters and gradients": held})
+        print(f"        memory momentum {momentum}: {_ratios(held)}")
+    return rows
+
+
+def peak(name: str, momentum: float) -> float:
+    """The growth of this process over a few steps on a 4096x4096 layer, in sizes of that layer."""
+    torch.set_num_threads(1)
+    shape, size = (1, 4096, 4096), 4 * 4096 * 4096
+    small = (1, 8, 8)  # what a first step brings along: compiled code, and torch's own
+    run = [
+        sgd(s, momentum)
+        if name == "SGD"
+        else frank_wolfe(
+            s, LInfBall(0.05) if s is small else L1Ball(1.0), in_face="away", momentum=momentum, fused=name == "fused"
+        )
+        for s in (small, shape)
+    ]
+    for _ in range(4):
+        run[0]()
+    before = _resident()
+    for _ in range(4):
+        run[1]()
+    return max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before) / size
+
+
+def _resident() -> int:
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("no VmRSS in /proc/self/status")
+
+
+def _ratios(numbers: dict[str, float]) -> str:
+    return ", ".join(f"{name or 'all'} {value:.2f}" for name, value in numbers.items())
+
+
+def page(results: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    machine = results["machine"]
+    lines = [
+        "# What a step costs",
+        "",
+        "Written by `make bench`; do not edit. Every figure is a ratio of two times measured in one run, in turns, each the",
+        f"minimum of many. Measured on {machine['processor']}, {machine['cores']} cores, float32,",
+        f"Python {machine['python']}, torch {machine['torch']}.",
+        "",
+        "## One step, as a ratio to a step of `torch.optim.SGD(foreach=True)`",
+        "",
+        "With momentum, against SGD with momentum. The two columns at the end are the same L1Ball steps written with torch",
+        "operations (`fused=False`).",
+        "",
+        "| layers | set | threads | momentum | " + " | ".join(HALVES) + " | torch: Frank-Wolfe | torch: away |",
+        "|" + "---|" * (6 + len(HALVES)),
+    ]
+    for row in results["steps"]:
+        ratios = row["to SGD"]
+        slow = [ratios.get(f"torch operations {half}") for half in ("Frank-Wolfe", "away")]
+        cells = [f"{ratios[half]:.2f}" for half in HALVES] + ["" if value is None else f"{value:.1f}" for value in slow]
+        lines.append(
+            f"| {row['layers']} | {row['set']} | {row['threads']} | {row['momentum']:g} | " + " | ".join(cells) + " |"
+        )
+    lines += [
+        "",
+        "## The same, as a ratio to `x.add_(g)` and to `x.copy_(g)` (L1Ball, no momentum)",
+        "",
+        "| layers | threads | Frank-Wolfe to add_ | away to add_ | Frank-Wolfe to copy_ | away to copy_ |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in results["steps"]:
+        if row["set"] == "L1Ball" and row["momentum"] == 0:
+            numbers = [row[to][half] for to in ("to add_", "to copy_") for half in ("Frank-Wolfe", "away")]
+            lines.append(f"| {row['layers']} | {row['threads']} | " + " | ".join(f"{n:.2f}" for n in numbers) + " |")
+    lines += [
+        "",
+        "## An epoch of a 784-512-512-10 perceptron, batch 250, as a ratio to the same epoch with SGD",
+        "",
+        "Forward, backward and step on random data; the first two layers in l1 balls.",
+        "",
+        "| threads | momentum | SFW | SFW-IF |",
+        "|---|---|---|---|",
+        *(
+            f"| {row['threads']} | {row['momentum']:g} | {row['to SGD']['SFW']:.3f} | {row['to SGD']['SFW-IF']:.3f} |"
+            for row in results["epoch"]
+        ),
+        "",
+        "## Nanoseconds per entry, as a layer grows (L1Ball, one thread)",
+        "",
+        "| what grows | layer | Frank-Wolfe | away | SGD |",
+        "|---|---|---|---|---|",
+    ]
+    for row in results["growth"]:
+        per = row["nanoseconds per entry"]
+        lines.append(
+            f"| {row['grows']} | {row['layer']} | {per['Frank-Wolfe']:.3f} | {per['away']:.3f} | {per['SGD']:.3f} |"
+        )
+    lines += [
+        "",
+        "## Peak memory beyond parameters and gradients, in sizes of the layer (4096x4096)",
+        "",
+        "| momentum | SGD | fused | torch operations |",
+        "|---|---|---|---|",
+    ]
+    for row in results["memory"]:
+        held = row["beyond parameters and gradients"]
+        lines.append(
+            f"| {row['momentum']:g} | {held['SGD']:.2f} | {held['fused']:.2f} | {held['torch operations']:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def processor() -> str:
+    for line in (
+        Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else ()
+    ):
+        if line.startswith("model name"):
+            return line.split(":")[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long each contest lasts (default: 2)")
+    parser.add_argument("--out", type=Path, default=Path("docs"), help="where to write the results (default: docs)")
+    parser.add_argument("--peak", nargs=2, metavar=("NAME", "MOMENTUM"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peak:
+        print(peak(arguments.peak[0], float(arguments.peak[1])))
+        return
+    torch.set_num_threads(1)
+    results = {
+        "command": "make bench",
+        "machine": {
+            "processor": processor(),
+            "cores": torch.multiprocessing.cpu_count(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        "steps": steps(arguments.seconds),
+        "epoch": epoch(arguments.seconds),
+        "growth": growth(arguments.seconds),
+        "memory": memory(),
+    }
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "benchmarks.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    (arguments.out / "benchmarks.md").write_text(page(results), encoding="utf-8")
+    print(f"written: {arguments.out / 'benchmarks.json'}, {arguments.out / 'benchmarks.md'}")
+
+
+if __name__ == "__main__":
+    main()

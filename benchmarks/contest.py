@@ -1,0 +1,31 @@
+"""Times that can be compared: all contenders in one run, in turns, the minimum of many."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+__all__ = ["contest"]
+
+
+def contest(contenders: dict[str, Callable[[], object]], *, seconds: float, least: int = 5) -> dict[str, float]:
+    """The minimum time of each contender, called in turns for about so many seconds.
+
+    A contender that does several kinds of work in turn (the halves of an iteration) returns the kind of its call; its
+    times are then told apart by it.
+    """
+    best: dict[str, float] = {}
+    for run in contenders.values():
+        run()
+        run()
+    end = time.perf_counter() + seconds
+    rounds = 0
+    while rounds < least or time.perf_counter() < end:
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            kind = run()
+            taken = time.perf_counter() - start
+            key = f"{name} {kind}" if isinstance(kind, str) else name
+            best[key] = min(taken, best.get(key, taken))
+        rounds += 1
+    return best
