@@ -79,7 +79,7 @@ def _check_options(group: dict[str, Any]) -> None:
     lr, momentum, bound = group["lr"], group["momentum"], group["gradient_bound"]
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError(f"FrankWolfe: Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
-    if not (_is_number(lr) and 0 < float(lr) < math.inf):
+    if not (_is_number(lr) and 0 < (lr.item() if isinstance(lr, Tensor) else lr) < math.inf):
         raise ValueError(f"FrankWolfe: lr must be > 0 and finite, got {lr!r}")
     if not (_is_number(momentum) and 0 <= float(momentum) < 1):
         raise ValueError(f"FrankWolfe: momentum must be in [0, 1), got {momentum!r}")

@@ -13,12 +13,13 @@ from .checks import check_direction, check_gradients, check_group
 from .free import Norm, descend
 from .gap import BlockGaps, FreeNorm, ModifiedGap, combine, step_rate
 from .groups import Constraints, param_groups
+from .halves import average, take_half
 from .kernels import Options, Rows, available, fits
 from .registry import constrain
 from .report import Report
 from .sets import Set, blocks
-from .sets.base import InFace, decide
-from .state import EXACT, average, computable, create, weights, where_is, write
+from .sets.base import InFace
+from .state import EXACT, average_free, computable, create, keep_average, weights, where_is, write
 
 __all__ = ["Direction", "FrankWolfe"]
 
@@ -283,28 +284,28 @@ class FrankWolfe(Optimizer):
         # Before the state is looked at: torch.compile would else know p as a key of it, and recompile for every gradient.
         diameter = set_.diameter(blocks.shape(p.shape, set_.per))
         state, lr = self.state[p], _scalar(group["lr"])
-        phase = state["phase"]
-        x, g, finite = self._point(group, p)
-        if finite is not None:
-            _store(state, set_.from_blocks(g, p))
-        if phase == 0:
-            move = set_.toward(x, g)
-        elif direction is None:
-            move = set_.in_face(group["in_face"], x, g)
-        else:
-            move = set_.along(x, g, direction)
-        if finite is not None:
-            move.slope = torch.where(finite, move.slope, torch.nan)
-        decision = decide(set_, x, move, step_rate(diameter, lr, group["gradient_bound"]))
-        write(p, state, set_.from_blocks(set_.apply(x, move, decision), p))
+        phase, momentum = state["phase"], group["momentum"]
+        half = take_half(
+            set_,
+            set_.to_blocks(weights(p, state)),
+            set_.to_blocks(_gradient(group, p)),
+            set_.to_blocks(state["momentum_buffer"]) if momentum else None,
+            momentum=momentum,
+            rate=step_rate(diameter, lr, group["gradient_bound"]),
+            in_face=group["in_face"] if phase and direction is None else None,
+            direction=direction,
+        )
+        if half.m is not None:
+            keep_average(state, set_.from_blocks(half.m, p))
+        write(p, state, set_.from_blocks(half.x, p))
 
-        usable = torch.isfinite(move.slope)
+        usable = torch.isfinite(half.slope)
         if phase == 0:
-            gaps = torch.where(usable, move.slope.detach().clamp(min=0), 0)
+            gaps = torch.where(usable, half.slope.detach().clamp(min=0), 0)
             self._gaps[p] = Gaps(index, gaps, lr)
         if p not in self._counts:  # both halves at once, so that a compiled second half finds what it will find later
             self._counts[p] = torch.zeros(2, 3, dtype=torch.long, device=p.device)
-        self._counts[p][phase] += torch.stack([decision.step > 0, decision.hit, ~usable]).sum(1)
+        self._counts[p][phase] += torch.stack([half.decision.step > 0, half.decision.hit, ~usable]).sum(1)
         state["phase"] = _next(group, phase)
 
     def _fused_step(
@@ -328,23 +329,12 @@ class FrankWolfe(Optimizer):
         state["phase"] = _next(group, phase)
         return True
 
-    def _point(self, group: dict[str, Any], p: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The blocks of a constrained parameter and of its (averaged) gradient; with momentum, which are finite."""
-        set_, state = group["set"], self.state[p]
-        g = set_.to_blocks(_gradient(group, p))
-        finite = None
-        if group["momentum"]:
-            g, finite = average(set_, g, state, group["momentum"])
-        return set_.to_blocks(weights(p, state)), g, finite
-
     def _free_step(self, index: int, group: dict[str, Any], params: list[Tensor]) -> None:
+        if not params:
+            return
         grads = [_gradient(group, p) for p in params]
         if group["momentum"]:
-            for i, p in enumerate(params):
-                state = self.state[p]
-                m = state["momentum_buffer"]
-                grads[i] = torch.lerp(m, grads[i], 1 - group["momentum"]) if state["started"] else grads[i].clone()
-                _store(state, grads[i])
+            grads = average_free([self.state[p] for p in params], grads, group["momentum"])
         first = [self.state[p]["phase"] == 0 for p in params]
         moving = [i for i in range(len(params)) if first[i] or group["every_gradient"]]
         if moving:
@@ -367,10 +357,13 @@ class FrankWolfe(Optimizer):
                 continue
             for p in self._ready(group):
                 if self.state[p]["phase"] == 1:
-                    x, g, finite = self._point(group, p)
-                    d = group["in_face"](group["set"], x.clone(), g.clone())
-                    counts = torch.isfinite(g).flatten(1).all(1) if finite is None else finite
-                    found[p] = check_direction(group, index, p, x, g, d, counts)
+                    set_, state = group["set"], self.state[p]
+                    x, g = set_.to_blocks(weights(p, state)), set_.to_blocks(_gradient(group, p))
+                    finite = torch.isfinite(g).flatten(1).all(1)
+                    if group["momentum"]:
+                        g, _ = average(set_.to_blocks(state["momentum_buffer"]), g, group["momentum"])
+                    d = group["in_face"](set_, x.clone(), g.clone())
+                    found[p] = check_direction(group, index, p, x, g, d, finite)
         return found
 
     def _measured(self) -> ModifiedGap:
@@ -424,14 +417,6 @@ def _gradient(group: dict[str, Any], p: Tensor) -> Tensor:
     return -g if group["maximize"] else g
 
 
-def _store(state: dict[str, Any], average: Tensor) -> None:
-    if torch.is_grad_enabled():
-        state["momentum_buffer"] = average
-    else:
-        state["momentum_buffer"].copy_(average)
-    state["started"] = True
-
-
 def _target(p: Tensor, state: dict[str, Any]) -> Tensor:
     """What a free parameter's descent moves: the parameter, or its float32 copy."""
     return weights(p, state) if "master" in state else p
@@ -448,7 +433,7 @@ def _scalar(lr: float | Tensor) -> float | Tensor:
 def _is_zero(lr: float | Tensor) -> bool:
     """Whether a step would not move; a tensor that only a device or a compiler knows is not asked."""
     if isinstance(lr, Tensor):
-        return not torch.compiler.is_compiling() and lr.device.type == "cpu" and float(lr) == 0
+        return not torch.compiler.is_compiling() and lr.device.type == "cpu" and lr.item() == 0
     return lr == 0
 
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from .sets import Set
-from .sets.base import spread
 
-__all__ = ["average", "computable", "create", "weights", "where_is", "write"]
+__all__ = ["average_free", "computable", "create", "keep_average", "weights", "where_is", "write"]
 
 EXACT = (torch.float32, torch.float64)
 
@@ -59,22 +58,42 @@ def weights(p: Tensor, state: dict[str, Any]) -> Tensor:
 
 
 def write(p: Tensor, state: dict[str, Any], new: Tensor) -> None:
-    """Make ``new`` the values of a parameter."""
+    """Make ``new`` the values of a parameter, unless they were written in place."""
     if "master" in state:
-        state["master"].copy_(new)
-    p.copy_(new)
+        _put(state["master"], new)
+        p.copy_(new)
+    else:
+        _put(p, new)
 
 
-def average(set_: Set, g: Tensor, state: dict[str, Any], momentum: float) -> tuple[Tensor, Tensor]:
-    """The averaged gradient of each block after ``g``, and which blocks of ``g`` are finite; nothing is changed.
+def keep_average(state: dict[str, Any], average: Tensor) -> None:
+    """Make ``average`` the momentum of a parameter."""
+    if torch.is_grad_enabled():
+        state["momentum_buffer"] = average
+    else:
+        _put(state["momentum_buffer"], average)
+    state["started"] = True
 
-    ``m <- momentum m + (1 - momentum) g`` from ``m_1 = g_1``; a block of ``g`` that is not finite leaves its average.
-    """
-    m = set_.to_blocks(state["momentum_buffer"])
-    finite = torch.isfinite(torch.linalg.vector_norm(g, torch.inf, dim=tuple(range(1, g.ndim))))
-    started = ~torch.isnan(m.flatten(1)[:, 0])
-    mixed = torch.where(spread(started, g), torch.lerp(m, g, 1 - momentum), g)
-    return torch.where(spread(finite, g), mixed, m), finite
+
+def average_free(states: list[dict[str, Any]], grads: list[Tensor], momentum: float) -> list[Tensor]:
+    """The averaged gradients of free parameters, which are also their momentum from now on."""
+    if torch.is_grad_enabled():
+        for state, g in zip(states, grads, strict=True):
+            keep_average(
+                state, torch.lerp(state["momentum_buffer"], g, 1 - momentum) if state["started"] else g.clone()
+            )
+    else:
+        going = [i for i, state in enumerate(states) if state["started"]]
+        if going:
+            torch._foreach_lerp_([states[i]["momentum_buffer"] for i in going], [grads[i] for i in going], 1 - momentum)
+        for i in set(range(len(states))).difference(going):
+            keep_average(states[i], grads[i])
+    return [state["momentum_buffer"] for state in states]
+
+
+def _put(there: Tensor, new: Tensor) -> None:
+    if torch.compiler.is_compiling() or torch.is_grad_enabled() or there.data_ptr() != new.data_ptr():
+        there.copy_(new)
 
 
 def where_is(group: dict[str, Any], index: int, p: Tensor) -> str:

@@ -268,6 +268,10 @@ class Set(ABC):
             raise ValueError(f"unknown kind of set {kind!r}, wanted one of {', '.join(sorted(Set._kinds))}")
         return Set._kinds[kind](**data)
 
+    def part(self, rows: slice) -> Set:
+        """The set of some of the blocks: itself, unless each block has a radius of its own."""
+        return self.with_radius(self.radius[rows]) if isinstance(self.radius, Tensor) else self
+
     def with_radius(self, radius: float | Tensor) -> Set:
         """The same set with another radius."""
         return Set.from_dict({**self.to_dict(), "radius": radius})
