@@ -41,9 +41,9 @@ SCALES = [1e-12, 1e-3, 1.0, 1e3, 1e12]
 class Case:
     """A set, and a parameter in it, with what the tests look at: its blocks as numpy arrays ``(groups, size)``."""
 
-    def __init__(self, name: str, set_: Set, x: torch.Tensor, strategy: str | None, laid_out: bool) -> None:
-        self.name, self.set, self.strategy = name, set_, strategy
-        if laid_out:  # the same values, with the strides the other way round
+    def __init__(self, name: str, set_: Set, x: torch.Tensor, strategy: str | None, turned: bool, fused: bool | None):
+        self.name, self.set, self.strategy, self.turned, self.fused = name, set_, strategy, turned, fused
+        if turned:  # the same values, with the strides the other way round
             x = x.permute(*reversed(range(x.ndim))).contiguous().permute(*reversed(range(x.ndim)))
         self.p = torch.nn.Parameter(x)
         self.eps = torch.finfo(x.dtype).eps
@@ -52,7 +52,7 @@ class Case:
 
     def __repr__(self) -> str:
         radius = self.set.radius
-        return f"{self.set} of {radius}, in_face={self.strategy!r}, {self.p.dtype}, x={self.p.detach().tolist()}"
+        return f"{self.set} of {radius}, in_face={self.strategy!r}, fused={self.fused}, {self.p.dtype}, x={self.p.tolist()}"
 
     def split(self, x):
         """The blocks by indexing, as matrices of groups (vector sets: one number each; matrix sets: the matrix)."""
@@ -118,7 +118,11 @@ class Case:
         return factor * float(self.r.min()) / scale
 
     def optimizer(self, lr: float, **options) -> inface.FrankWolfe:
-        return inface.FrankWolfe([{"params": [self.p], "set": self.set}], lr, in_face=self.strategy, **options)
+        group = {"params": [self.p], "set": self.set, "in_face": self.strategy, "fused": self.fused}
+        return inface.FrankWolfe([group], lr, **options)
+
+    def twin(self) -> "Case":
+        return Case(self.name, self.set, self.p.detach().clone(), self.strategy, self.turned, self.fused)
 
 
 NUMBERS = st.one_of(st.integers(-2, 2).map(float), st.floats(-1, 1, width=32))
@@ -156,7 +160,7 @@ def cases(draw, names=tuple(MAKE), starts=("inside", "project", "vertex", "face"
     if start == "just inside" and name != "simplex":
         x = x * (1 - draw(st.integers(1, 40)) * torch.finfo(dtype).eps)
     strategy = draw(st.sampled_from(strategies)) if name != "spectral" else None
-    return Case(name, set_, set_.project(x), strategy, draw(st.booleans()))
+    return Case(name, set_, set_.project(x), strategy, draw(st.booleans()), draw(st.sampled_from([None, False])))
 
 
 def bits(x):
@@ -299,10 +303,8 @@ def test_a_zero_gradient_leaves_every_bit_alone_in_both_halves(data, case, momen
 @settings(max_examples=120)
 @given(st.data(), cases(), st.sampled_from([math.nan, math.inf, -math.inf]), st.booleans())
 def test_a_block_whose_gradient_is_not_finite_stays_is_counted_and_spoils_no_other(data, case, bad, second_half):
-    optimizer, twin = (
-        case.optimizer(case.rate(0.5, 1.0)),
-        Case(case.name, case.set, case.p.detach().clone(), case.strategy, False),
-    )
+    twin = case.twin()
+    optimizer = case.optimizer(case.rate(0.5, 1.0))
     reference = twin.optimizer(case.rate(0.5, 1.0))
     if second_half and case.strategy:
         for p, opt in ((case.p, optimizer), (twin.p, reference)):

@@ -227,6 +227,29 @@ def test_in_face_moves_of_a_polytope_have_the_slope_and_the_limit_of_brute_force
             assert (end[landed] == mark).all(), f"{end} is near {mark} and not at it"
 
 
+@pytest.mark.parametrize("dtype", BOTH)
+@pytest.mark.parametrize("name", ["away", "pairwise"])
+@pytest.mark.parametrize("set_", [L1Ball(0.3), Simplex(0.3), LInfBall(0.3), KSparsePolytope(0.3, k=3)], ids=repr)
+def test_a_maximal_step_lands_exactly_also_where_arithmetic_is_not_exact(set_, name, dtype):
+    rng = np.random.default_rng(21)
+    x = set_.project(tensor(rng.standard_normal((400, 6)) * rng.uniform(0.01, 0.5, (400, 1))).to(dtype))
+    r = float(torch.tensor(0.3, dtype=dtype))
+    marks = [0.0] if isinstance(set_, L1Ball | Simplex) else [-r, 0.0, r]
+    for _ in range(4):
+        move = getattr(set_, name)(set_.to_blocks(x), set_.to_blocks(tensor(gradients(x.shape, rng)).to(dtype)))
+        moves = move.slope > 0
+        decision = Decision(torch.where(moves, move.limit, 0), moves)
+        end = set_.from_blocks(set_.apply(set_.to_blocks(x), move, decision), x)
+        for mark in marks:
+            landed = ((end - mark).abs() <= 64 * torch.finfo(dtype).eps * r) & (end != x)
+            assert (end[landed] == mark).all()
+        smaller = sum(((end == mark) & (x != mark)).any(1) for mark in marks) > 0
+        reached = set_.norm(end) >= 0.3 * (1 - 8 * torch.finfo(dtype).eps)
+        assert (smaller | reached)[moves].all()
+        assert set_.contains(end).all()
+        x = end
+
+
 @pytest.mark.parametrize("p", POLYTOPES)
 def test_the_frank_wolfe_move_of_a_polytope_has_the_gap_as_slope_and_ends_at_the_corner(p):
     rng = np.random.default_rng(4)

@@ -87,6 +87,8 @@ class KSparsePolytope(Set):
             end = torch.where(spread(move.keeps & ~decision.hit, x), self._onto_facet(end), end)
         elif isinstance(move, FromVertex):
             end = self.land(x, x + t * _direction(x, move.best, move.worst), decision.hit)
+            # A long step magnifies the rounding of the point, maybe beyond what still counts as on the facet.
+            end = torch.where(spread(self._on_facet(x), x), self._onto_facet(end), end)
         else:
             return super().apply(x, move, decision)
         return torch.where(t > 0, end, x)
@@ -186,12 +188,16 @@ class KSparsePolytope(Set):
 
     def _onto_facet(self, x: Tensor) -> Tensor:
         """The entries that are not at a bound, scaled so that the l1 norm is ``k radius``."""
-        r, bound = self.r(x), self._at_bound(x)
-        wanted = (self._k(x) - bound.sum(1)) * r
-        held = torch.where(bound, 0, x.abs()).sum(1, dtype=wide(x))
-        scale = spread(torch.where(held > 0, wanted / torch.where(held > 0, held, 1), 1), x).to(x.dtype)
+        r = self.r(x)
         edge = spread(r, x).to(x.dtype)
-        return torch.where(bound, torch.copysign(edge.expand_as(x), x), torch.minimum((x * scale).maximum(-edge), edge))
+        for _ in range(2):  # the first time may bring further entries to their bound
+            bound = self._at_bound(x)
+            wanted = (self._k(x) - bound.sum(1)) * r
+            held = torch.where(bound, 0, x.abs()).sum(1, dtype=wide(x))
+            scale = spread(torch.where(held > 0, wanted / torch.where(held > 0, held, 1), 1), x).to(x.dtype)
+            scaled = torch.minimum((x * scale).maximum(-edge), edge)
+            x = torch.where(bound, torch.copysign(edge.expand_as(x), x), scaled)
+        return x
 
 
 def _direction(x: Tensor, best: Atom | None, worst: Atom) -> Tensor:
