@@ -11,6 +11,9 @@ from inface.sets import L1Ball, NuclearBall
 # ---------------------------------------------------------------------- optima, by projected gradients in numpy
 
 
+BOTH_PATHS = True
+
+
 def project_simplex(v, r):
     """The Euclidean projection of a vector ``v >= 0`` of sum > r onto ``{u >= 0, sum u = r}``."""
     ordered = np.sort(v)[::-1]

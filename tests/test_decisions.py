@@ -8,6 +8,8 @@ from torch.nn import Parameter
 import inface
 from inface.sets import GroupL1Ball, KSparsePolytope, L1Ball, L2Ball, LInfBall, NuclearBall, Simplex
 
+BOTH_PATHS = True
+
 STRATEGIES = ["away", "frank-wolfe", "pairwise"]
 SETS = [
     L1Ball(1.5),

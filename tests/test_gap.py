@@ -11,6 +11,8 @@ from torch.utils._pytree import tree_leaves
 import inface
 from inface.sets import L1Ball, LInfBall, NuclearBall, Simplex
 
+BOTH_PATHS = True
+
 RADII = [0.5, 1.0, 2.0, 4.0]
 NUCLEAR = 3.0
 

@@ -19,6 +19,9 @@ W = np.linalg.qr(np.random.default_rng(0).normal(size=(SIZE, SIZE)))[0]
 SEEDS = 20
 
 
+BOTH_PATHS = True
+
+
 def objective(z):
     u = (z - CENTRE) @ W.T
     return (u**2 / (1 + u**2)).sum(-1)

@@ -14,7 +14,7 @@ __all__ = ["Half", "average", "take_half"]
 
 # Blocks are taken in pieces of about this many entries: temporaries then stay in a CPU's cache, and are never as large as
 # the parameter.
-PIECE = 1 << 17
+PIECE = 1 << 18
 
 
 class Half(NamedTuple):

@@ -6,10 +6,11 @@ rounding, the gaps and the counts. The sets' own torch operations are the refere
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from ..gap import step_rate
 from ..sets import L1Ball, LInfBall, Set, Simplex, blocks
 
-__all__ = ["Options", "Rows", "available", "fits"]
+__all__ = ["Options", "Rows", "available", "disabled", "fits"]
 
 # Sets and in-face strategies by the numbers that inface.kernels.rows knows them by.
 FAMILIES: dict[type[Set], int] = {L1Ball: 0, Simplex: 1, LInfBall: 2}
@@ -27,6 +28,8 @@ STRATEGIES = {None: 0, "frank-wolfe": 1, "away": 2, "pairwise": 3}
 
 # Below this many entries a second thread costs more than it gives.
 LARGE = 1 << 17
+
+_enabled = True
 
 
 def fits(set_: Set, x: Tensor) -> bool:
@@ -39,12 +42,31 @@ def fits(set_: Set, x: Tensor) -> bool:
     (True, False, False)
     """
     return (
-        type(set_) in FAMILIES
+        _enabled
+        and type(set_) in FAMILIES
         and x.device.type == "cpu"
         and x.dtype in (torch.float32, torch.float64)
         and (set_.per != "input" or x.ndim < 2)
         and x.is_contiguous()
     )
+
+
+@contextlib.contextmanager
+def disabled() -> Iterator[None]:
+    """Within it, every step uses torch operations.
+
+    >>> import torch
+    >>> from inface.sets import L1Ball
+    >>> with disabled():
+    ...     fits(L1Ball(1.0), torch.zeros(3, 4))
+    False
+    """
+    global _enabled  # noqa: PLW0603 - a switch for the whole process is what this is
+    before, _enabled = _enabled, False
+    try:
+        yield
+    finally:
+        _enabled = before
 
 
 @functools.cache

@@ -163,7 +163,7 @@ class GroupSum(Set):
         end = x * spread(scale * repair, x).to(x.dtype)
         rows = torch.arange(x.shape[0], device=x.device)
         for index, own, new in written:
-            end = end.index_put((rows, index), torch.where(moves, new * repair.unsqueeze(1), own).to(x.dtype))
+            end.index_put_((rows, index), torch.where(moves, new * repair.unsqueeze(1), own).to(x.dtype))
         return end
 
     def dense_vertex(self, g: Tensor) -> Tensor:
