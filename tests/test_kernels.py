@@ -278,3 +278,20 @@ def test_without_numba_torch_operations_do_it_after_one_warning(expected):
     assert result["p"] == expected
     assert len(result["warnings"]) == 1
     assert "fused kernels are not available" in result["warnings"][0]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_memory_that_changed_under_a_parameter_is_never_stepped_on_blindly(momentum):
+    p = Parameter(torch.zeros(8, 16))
+    opt = inface.FrankWolfe([{"params": [p], "set": L1Ball(1.0)}], lr=0.1, momentum=momentum)
+    p.grad = torch.ones(8, 16)
+    opt.step()
+    # Another shape, with a gradient to match, and a momentum that does not.
+    p.data = torch.zeros(2, 3)
+    p.grad = torch.ones(2, 3)
+    if momentum:
+        with pytest.raises(RuntimeError, match="must match the size"):
+            opt.step()
+        opt.state[p]["momentum_buffer"] = torch.zeros(2, 3)
+    opt.step()
+    assert (p != 0).sum() == 2

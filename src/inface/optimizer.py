@@ -14,7 +14,8 @@ from .free import Norm, descend
 from .gap import BlockGaps, FreeNorm, ModifiedGap, combine, step_rate
 from .groups import Constraints, param_groups
 from .halves import average, take_half
-from .kernels import Options, Rows, available, fits
+from .kernels import Options, Rows, alike, available, fits
+from .plain import beside, restored_group, to_plain_data
 from .registry import constrain
 from .report import Report
 from .sets import Set, blocks
@@ -222,7 +223,7 @@ class FrankWolfe(Optimizer):
 
         A set is saved by its kind and options, a function given as ``in_face`` as ``"custom"``.
         """
-        handle = self.register_state_dict_post_hook(_to_plain_data, prepend=True)  # so that other hooks see plain data
+        handle = self.register_state_dict_post_hook(to_plain_data, prepend=True)  # so that other hooks see plain data
         try:
             return super().state_dict()
         finally:
@@ -236,7 +237,7 @@ class FrankWolfe(Optimizer):
             groups = data["param_groups"]
             if len(groups) == len(self.param_groups):  # torch refuses another number of groups
                 pairs = zip(self.param_groups, groups, strict=True)
-                groups = [_restored_group(index, live, saved) for index, (live, saved) in enumerate(pairs)]
+                groups = [restored_group(index, live, saved) for index, (live, saved) in enumerate(pairs)]
             loaded.update(data, param_groups=groups)
             return loaded
 
@@ -302,7 +303,7 @@ class FrankWolfe(Optimizer):
         usable = torch.isfinite(half.slope)
         if phase == 0:
             gaps = torch.where(usable, half.slope.detach().clamp(min=0), 0)
-            self._gaps[p] = Gaps(index, gaps, lr)
+            self._gaps[p] = Gaps(index, gaps, _now(lr))
         if p not in self._counts:  # both halves at once, so that a compiled second half finds what it will find later
             self._counts[p] = torch.zeros(2, 3, dtype=torch.long, device=p.device)
         self._counts[p][phase] += torch.stack([half.decision.step > 0, half.decision.hit, ~usable]).sum(1)
@@ -313,19 +314,20 @@ class FrankWolfe(Optimizer):
     ) -> bool:
         """The same in one call of a kernel, if it takes this parameter."""
         set_, phase = group["set"], state["phase"]
-        x, m = weights(p, state), state["momentum_buffer"] if options.momentum else None
-        if not fits(set_, x) or not (m is None or m.is_contiguous()) or available(x.dtype) is None:
+        x, g = weights(p, state), computable(p.grad)  # type: ignore[arg-type]
+        m = state["momentum_buffer"] if options.momentum else None
+        if not fits(set_, x) or not alike(x, g, m) or available(x.dtype) is None:
             return False
         rows = self._rows.get(id(p))
-        if rows is None or rows.set is not set_:
+        if rows is None or rows.set is not set_ or rows.shape != x.shape:
             rows = self._rows[id(p)] = Rows(set_, x)
-        rows.step(x, computable(p.grad), m, options, group["in_face"] if phase else None)  # type: ignore[arg-type]
+        rows.step(x, g, m, options, group["in_face"] if phase else None)
         if x is not p:
             p.copy_(x)
         if m is not None:
             state["started"] = True
         if phase == 0:
-            self._gaps[p] = Gaps(index, rows.gaps, options.lr)
+            self._gaps[p] = Gaps(index, rows.gaps, _now(options.lr))
         state["phase"] = _next(group, phase)
         return True
 
@@ -345,7 +347,7 @@ class FrankWolfe(Optimizer):
                 if target is not params[i]:
                     params[i].copy_(target)
             if any(first):
-                self._free[index] = FreeNorm(square.detach(), lr)
+                self._free[index] = FreeNorm(square.detach(), _now(lr))
         for p in params:
             self.state[p]["phase"] = _next(group, self.state[p]["phase"])
 
@@ -385,19 +387,12 @@ def _prepare(group: dict[str, Any]) -> None:
     """Put a checked group's parameters where its set wants them."""
     set_: Set | None = group["set"]
     if set_ is not None:
-        group["set"] = set_ = _beside(set_, group["params"])
+        group["set"] = set_ = beside(set_, group["params"])
     for p in group["params"]:
         constrain(p, set_)
         if set_ is not None and group["project"] and p.numel():
             with torch.no_grad():
                 p.copy_(set_.project(p))
-
-
-def _beside(set_: Set, params: list[Tensor]) -> Set:
-    """The set with its radii on the device of its parameters."""
-    if isinstance(set_.radius, Tensor) and params:
-        return set_.with_radius(set_.radius.to(params[0].device))
-    return set_
 
 
 def _fused_options(group: dict[str, Any]) -> Options | None:
@@ -430,45 +425,13 @@ def _scalar(lr: float | Tensor) -> float | Tensor:
     return lr.reshape(()) if isinstance(lr, Tensor) else lr
 
 
+def _now(lr: float | Tensor) -> float | Tensor:
+    """A learning rate as it is: schedulers change tensors in place."""
+    return lr.detach().clone() if isinstance(lr, Tensor) else lr
+
+
 def _is_zero(lr: float | Tensor) -> bool:
     """Whether a step would not move; a tensor that only a device or a compiler knows is not asked."""
     if isinstance(lr, Tensor):
         return not torch.compiler.is_compiling() and lr.device.type == "cpu" and lr.item() == 0
     return lr == 0
-
-
-def _to_plain_data(_: Optimizer, data: dict[str, Any]) -> None:
-    for group in data["param_groups"]:
-        if group["set"] is not None:
-            group["set"] = group["set"].to_dict()
-        if callable(group["in_face"]):
-            group["in_face"] = "custom"
-
-
-def _restored_group(index: int, live: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
-    """A saved group with its set, and its function where it had one."""
-    group = {**saved, "set": _restored_set(index, live, saved.get("set"))}
-    if group.get("in_face") == "custom":
-        if not callable(live["in_face"]):
-            raise ValueError(
-                f"load_state_dict: group {index} was saved with a function as in_face; make the optimizer with it"
-            )
-        group["in_face"] = live["in_face"]
-    return group
-
-
-def _restored_set(index: int, group: dict[str, Any], saved: dict[str, Any] | None) -> Set | None:
-    live: Set | None = group["set"]
-    if saved is None or live is None:
-        if (saved is None) != (live is None):
-            raise ValueError(f"load_state_dict: group {index} was saved with set {saved!r}, the optimizer has {live!r}")
-        return None
-    wanted = {key: value for key, value in live.to_dict().items() if key != "radius"}
-    found = {key: value for key, value in saved.items() if key != "radius"}
-    if found != wanted:
-        raise ValueError(f"load_state_dict: group {index} was saved with set {found}, the optimizer has {wanted}")
-    restored = Set.from_dict(saved)
-    for p in group["params"]:
-        if p.numel():
-            restored.check(p.shape, where_is(group, index, p))
-    return _beside(restored, group["params"])

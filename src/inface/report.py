@@ -19,7 +19,8 @@ class Report:
         clamped: of these, those whose step was cut to 1, all the way to the vertex: there the theorems do not apply
             (a smaller ``lr``, or a ``gradient_bound``, avoids it).
         in_face: blocks that moved in a second half.
-        drop: of these, those that went as far as their face allows, which takes an edge, a group or a rank away.
+        drop: of these, those that went as far as they could: in a face, which takes an edge, a group or a rank away, or
+            from inside the set to its boundary.
         skipped: blocks left alone because their gradient was not finite.
 
     >>> import torch

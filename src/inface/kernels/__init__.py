@@ -20,7 +20,7 @@ from torch import Tensor
 from ..gap import step_rate
 from ..sets import L1Ball, LInfBall, Set, Simplex, blocks
 
-__all__ = ["Options", "Rows", "available", "disabled", "fits"]
+__all__ = ["Options", "Rows", "alike", "available", "disabled", "fits"]
 
 # Sets and in-face strategies by the numbers that inface.kernels.rows knows them by.
 FAMILIES: dict[type[Set], int] = {L1Ball: 0, Simplex: 1, LInfBall: 2}
@@ -48,6 +48,21 @@ def fits(set_: Set, x: Tensor) -> bool:
         and x.dtype in (torch.float32, torch.float64)
         and (set_.per != "input" or x.ndim < 2)
         and x.is_contiguous()
+    )
+
+
+def alike(x: Tensor, g: Tensor, m: Tensor | None) -> bool:
+    """Whether gradient and momentum lie in memory as the kernels expect them to beside ``x``: they do not check again.
+
+    >>> import torch
+    >>> alike(torch.zeros(3, 4), torch.zeros(3, 4), None), alike(torch.zeros(3, 4), torch.zeros(2, 4), None)
+    (True, False)
+    """
+    return (
+        g.shape == x.shape
+        and g.dtype == x.dtype
+        and g.device == x.device
+        and (m is None or (m.shape == x.shape and m.dtype == x.dtype and m.device == x.device and m.is_contiguous()))
     )
 
 
@@ -118,6 +133,7 @@ class Rows:
 
     def __init__(self, set_: Set, x: Tensor) -> None:
         self.set = set_
+        self.shape = x.shape
         self.rows = blocks.count(x.shape, set_.per)
         self.width = x.numel() // self.rows
         self.diameter = set_.diameter(blocks.shape(x.shape, set_.per))

@@ -1,0 +1,58 @@
+"""What is not plain data in a group, as plain data and back: sets, and functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from .sets import Set
+from .state import where_is
+
+__all__ = ["beside", "restored_group", "to_plain_data"]
+
+
+def to_plain_data(_: Optimizer, data: dict[str, Any]) -> None:
+    """A state hook: sets by their kind and options, functions as ``"custom"``."""
+    for group in data["param_groups"]:
+        if group["set"] is not None:
+            group["set"] = group["set"].to_dict()
+        if callable(group["in_face"]):
+            group["in_face"] = "custom"
+
+
+def restored_group(index: int, live: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
+    """A saved group with its set, and its function where it had one."""
+    group = {**saved, "set": _restored_set(index, live, saved.get("set"))}
+    if group.get("in_face") == "custom":
+        if not callable(live["in_face"]):
+            raise ValueError(
+                f"load_state_dict: group {index} was saved with a function as in_face; make the optimizer with it"
+            )
+        group["in_face"] = live["in_face"]
+    return group
+
+
+def _restored_set(index: int, group: dict[str, Any], saved: dict[str, Any] | None) -> Set | None:
+    live: Set | None = group["set"]
+    if saved is None or live is None:
+        if (saved is None) != (live is None):
+            raise ValueError(f"load_state_dict: group {index} was saved with set {saved!r}, the optimizer has {live!r}")
+        return None
+    wanted = {key: value for key, value in live.to_dict().items() if key != "radius"}
+    found = {key: value for key, value in saved.items() if key != "radius"}
+    if found != wanted:
+        raise ValueError(f"load_state_dict: group {index} was saved with set {found}, the optimizer has {wanted}")
+    restored = Set.from_dict(saved)
+    for p in group["params"]:
+        if p.numel():
+            restored.check(p.shape, where_is(group, index, p))
+    return beside(restored, group["params"])
+
+
+def beside(set_: Set, params: list[Tensor]) -> Set:
+    """The set with its radii on the device of its parameters."""
+    if isinstance(set_.radius, Tensor) and params:
+        return set_.with_radius(set_.radius.to(params[0].device))
+    return set_
