@@ -198,6 +198,46 @@ def test_max_step_scales_with_the_direction(set_, scale):
     np.testing.assert_allclose(set_.max_step(x, scale * d), set_.max_step(x, d) / scale, rtol=1e-13)
 
 
+@pytest.mark.parametrize("dtype", BOTH)
+@pytest.mark.parametrize(
+    "set_", [L1Ball(0.3), Simplex(0.3), KSparsePolytope(0.3, k=1), GroupL1Ball(0.3, "input")], ids=repr
+)
+def test_max_step_inside_a_face_is_not_cut_short_by_rounding(set_, dtype):
+    """Along ``x - w`` with ``w`` the near vertex, the l1 norm rises by the rounding of ``x``, a hundred times over."""
+    small = torch.linspace(1e-3, 3e-3, 50, dtype=dtype)
+    for other in small:
+        x = torch.stack([0.3 - other, other]).unsqueeze(0)
+        d = x - torch.tensor([[0.3, 0.0]], dtype=dtype)
+        np.testing.assert_allclose(
+            set_.max_step(x, d), float(x[0, 0]) / float(other), rtol=1000 * torch.finfo(dtype).eps
+        )
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["toward", *IN_FACE])
+@pytest.mark.parametrize(
+    "set_",
+    [
+        L1Ball(3.0),
+        Simplex(3.0),
+        LInfBall(3.0),
+        KSparsePolytope(3.0, k=2),
+        GroupL1Ball(3.0),
+        L2Ball(3.0),
+        NuclearBall(3.0),
+    ],
+    ids=repr,
+)
+def test_no_move_overlooks_a_gradient_that_is_not_finite(set_, name, bad):
+    vertex, face = set_.vertex(tensor([[-1, -2, 0], [0, 0, 1]])), set_.project(tensor([[5, 4, 0], [0, 6, 5]]))
+    for x, i, j in itertools.product([vertex, face, set_.project(0.1 * face)], range(2), range(3)):
+        g = tensor([[1, -2, 0.5], [3, 0.5, -1]])
+        g[i, j] = bad
+        slope = getattr(set_, name)(set_.to_blocks(x), set_.to_blocks(g)).slope
+        assert not torch.isfinite(slope[i if len(slope) > 1 else 0])
+        assert torch.isfinite(slope).sum() == len(slope) - 1
+
+
 @pytest.mark.parametrize("name", IN_FACE)
 @pytest.mark.parametrize("p", POLYTOPES)
 def test_in_face_moves_of_a_polytope_have_the_slope_and_the_limit_of_brute_force(p, name):
