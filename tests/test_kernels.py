@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch.nn import Parameter
 
 import inface
-from inface.sets import GroupL1Ball, L1Ball, LInfBall, Simplex
+from inface.sets import GroupL1Ball, L1Ball, L2Ball, LInfBall, NuclearBall, Simplex
 
-SETS = [L1Ball, Simplex, LInfBall]
+SETS = [L1Ball, Simplex, LInfBall, GroupL1Ball, L2Ball]
 STRATEGIES = [None, "away", "frank-wolfe", "pairwise"]
 DTYPES = [torch.float32, torch.float64]
 
@@ -147,7 +147,8 @@ def test_gaps_and_counts_are_the_same(set_, strategy):
 def test_per_block_radii_and_per_tensor_balls_agree(set_):
     start = torch.rand(6, 40, generator=torch.Generator().manual_seed(0))
     gradients = torch.randn(4, 6, 40, generator=torch.Generator().manual_seed(1))
-    for ball in (set_(torch.linspace(0.5, 2.0, 6)), set_(2.0, per="tensor")):
+    several = {"groups": "input", "per": "output"} if set_ is GroupL1Ball else {}
+    for ball in (set_(torch.linspace(0.5, 2.0, 6), **several), set_(2.0, per="tensor")):
         assert_same(ball.project(start), gradients, ball, in_face="away")
 
 
@@ -198,7 +199,8 @@ def test_a_gradient_that_is_not_contiguous_is_no_obstacle():
     [
         (torch.zeros(3, 4).T, L1Ball(1.0)),
         (torch.zeros(3, 4), L1Ball(1.0, per="input")),
-        (torch.zeros(3, 4), GroupL1Ball(1.0)),
+        (torch.zeros(3, 4), GroupL1Ball(1.0, groups="input")),
+        (torch.zeros(3, 4), NuclearBall(1.0)),
     ],
 )
 def test_asking_for_the_kernel_where_it_cannot_be_is_an_error_that_says_why(parameter, set_):
@@ -228,7 +230,7 @@ with warnings.catch_warnings(record=True) as caught:
         p.grad = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, -1.0]])
         opt.step()
 from inface.kernels import available
-kernel = available(torch.float32)
+kernel = available(L1Ball(1.0), torch.float32)
 hits = sum(kernel.stats.cache_hits.values()) if kernel else None
 print(json.dumps({"early": early, "fused": kernel is not None, "hits": hits, "p": p.tolist(),
                   "warnings": [str(w.message) for w in caught]}))

@@ -127,10 +127,11 @@ def _check_constrained(group: dict[str, Any], set_: Set, p: Tensor, where: str) 
 def _check_fused(set_: Set, p: Tensor, where: str) -> None:
     if not fits(set_, computable(p.detach())):
         raise ValueError(
-            f"FrankWolfe: fused=True wants contiguous CPU memory of an L1Ball, Simplex or LInfBall per output or tensor, got "
+            f"FrankWolfe: fused=True wants contiguous CPU memory of an L1Ball, Simplex, LInfBall, GroupL1Ball or L2Ball"
+            f" per output or tensor, got "
             f"{where} in {set_!r}, {'' if p.is_contiguous() else 'not '}contiguous, on {p.device}; fused=None takes what it can"
         )
-    if available(computable(p.detach()).dtype) is None:
+    if available(set_, computable(p.detach()).dtype) is None:
         raise ValueError(f"FrankWolfe: fused=True, but the kernels are not available ({where}); is Numba installed?")
 
 

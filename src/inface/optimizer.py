@@ -76,16 +76,17 @@ class FrankWolfe(Optimizer):
         maximize: maximise the objective.
         differentiable: let autograd flow through the step (not through the choice of a vertex, which is constant
             almost everywhere).
-        fused: ``None``: contiguous float32 and float64 CPU parameters of an L1Ball, Simplex or LInfBall take a compiled
-            kernel that costs about what SGD's step costs; ``False``: torch operations everywhere; ``True``: the kernel,
+        fused: ``None``: contiguous float32 and float64 CPU parameters of an L1Ball, Simplex, LInfBall, GroupL1Ball
+            or L2Ball take a compiled kernel that costs about what SGD's step costs; ``False``: torch operations everywhere; ``True``: the kernel,
             or an error where it cannot be.
         project: put parameters that start outside their set into it; otherwise they are an error.
 
-    All of them can be set per group. Parameters in bfloat16 or float16 are kept in float32 in the state
+    All of them can be set per group, but ``differentiable``, which is the optimizer's. Parameters in bfloat16 or float16 are kept in float32 in the state
     (``state[p]["master"]``, 4 bytes per parameter; the momentum buffer is float32 too), because half precision swallows
     relative steps under 2^-9; entries that somebody else changes between two steps are taken over.
 
-    A step at which a group's ``lr`` is 0 creates its state and does nothing else. A block whose gradient is not finite
+    A step at which a group's ``lr`` is 0 creates its state and does nothing else (a tensor ``lr`` is not looked at inside
+    ``torch.compile`` or on an accelerator: there such a step moves nothing, but counts). A block whose gradient is not finite
     stays as it is, and so does its momentum.
 
     >>> import torch, inface
@@ -316,7 +317,7 @@ class FrankWolfe(Optimizer):
         set_, phase = group["set"], state["phase"]
         x, g = weights(p, state), computable(p.grad)  # type: ignore[arg-type]
         m = state["momentum_buffer"] if options.momentum else None
-        if not fits(set_, x) or not alike(x, g, m) or available(x.dtype) is None:
+        if not fits(set_, x) or not alike(x, g, m) or available(set_, x.dtype) is None:
             return False
         rows = self._rows.get(id(p))
         if rows is None or rows.set is not set_ or rows.shape != x.shape:

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from ..gap import step_rate
-from ..sets import L1Ball, LInfBall, Set, Simplex, blocks
+from ..sets import GroupL1Ball, L1Ball, L2Ball, LInfBall, Set, Simplex, blocks
 
 __all__ = ["Options", "Rows", "alike", "available", "disabled", "fits"]
 
-# Sets and in-face strategies by the numbers that inface.kernels.rows knows them by.
+# Sets and in-face strategies by the numbers that the kernels know them by; sets of groups have a kernel of their own.
 FAMILIES: dict[type[Set], int] = {L1Ball: 0, Simplex: 1, LInfBall: 2}
+GROUPED: tuple[type[Set], ...] = (GroupL1Ball, L2Ball)
 STRATEGIES = {None: 0, "frank-wolfe": 1, "away": 2, "pairwise": 3}
 
 # Below this many entries a second thread costs more than it gives.
@@ -33,21 +34,27 @@ _enabled = True
 
 
 def fits(set_: Set, x: Tensor) -> bool:
-    """Whether the kernels can step on this parameter: contiguous rows in CPU memory, of a set that they know.
+    """Whether the kernels can step on this parameter: contiguous blocks in CPU memory, of a set that they know.
 
     >>> import torch
-    >>> from inface.sets import L1Ball, L2Ball
+    >>> from inface.sets import L1Ball, NuclearBall
     >>> weight = torch.zeros(3, 4)
-    >>> fits(L1Ball(1.0), weight), fits(L1Ball(1.0), weight.T), fits(L2Ball(1.0), weight)
+    >>> fits(L1Ball(1.0), weight), fits(L1Ball(1.0), weight.T), fits(NuclearBall(1.0), weight)
     (True, False, False)
     """
     return (
         _enabled
-        and type(set_) in FAMILIES
+        and (type(set_) in FAMILIES or _has_rows_as_groups(set_))
         and x.device.type == "cpu"
         and x.dtype in (torch.float32, torch.float64)
         and (set_.per != "input" or x.ndim < 2)
         and x.is_contiguous()
+    )
+
+
+def _has_rows_as_groups(set_: Set) -> bool:
+    return type(set_) in GROUPED and not (
+        isinstance(set_, GroupL1Ball) and set_.groups == "input" and set_.per == "tensor"
     )
 
 
@@ -84,22 +91,30 @@ def disabled() -> Iterator[None]:
         _enabled = before
 
 
-@functools.cache
-def available(dtype: torch.dtype) -> Callable[..., None] | None:
-    """The kernel for a dtype, compiled or taken from the disk cache; None, after one warning, if there is none.
+def available(set_: Set, dtype: torch.dtype) -> Callable[..., None] | None:
+    """The kernel for a set and a dtype, compiled or from the disk cache; None, after one warning, if there is none.
 
     >>> import torch
-    >>> available(torch.float32) is not None
+    >>> from inface.sets import L1Ball
+    >>> available(L1Ball(1.0), torch.float32) is not None
     True
     """
-    try:
-        from . import rows  # noqa: PLC0415 - Numba is imported by the first step, not by the library
+    return _kernel(type(set_) in GROUPED, dtype)
 
-        kernel: Callable[..., None] = rows.rows_float32 if dtype == torch.float32 else rows.rows_float64
-        # No rows: this compiles and does nothing else, so that what fails fails here.
+
+@functools.cache
+def _kernel(grouped: bool, dtype: torch.dtype) -> Callable[..., None] | None:
+    try:
+        # Numba is imported by the first step, not by the library.
+        if grouped:
+            from . import groups as module  # noqa: PLC0415
+        else:
+            from . import rows as module  # type: ignore[no-redef]  # noqa: PLC0415
+        kernel: Callable[..., None] = getattr(module, f"{'groups' if grouped else 'rows'}_{str(dtype).split('.')[1]}")
+        # No blocks: this compiles and does nothing else, so that what fails fails here.
         memory = torch.zeros(8, dtype=torch.float64)
         at = memory.data_ptr()
-        kernel(at, at, at, 0, 0, 1, at, False, at, False, 0.0, 1.0, 0, at, at, 0)
+        kernel(at, at, at, 0, 0, 1, at, False, at, False, 0.0, 1.0, 1, at, at, 0)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with a compiler, there is another way
         warnings.warn(
             f"inface: the fused kernels are not available, steps use torch operations instead ({type(error).__name__}: {error})",
@@ -120,7 +135,7 @@ class Options(NamedTuple):
 
 
 class Rows:
-    """The place beside a parameter that its kernel writes to: the gap of every row, and counts of both halves.
+    """The place beside a parameter that its kernel writes to: the gap of every block, and counts of both halves.
 
     >>> import torch
     >>> from inface.sets import L1Ball
@@ -135,7 +150,9 @@ class Rows:
         self.set = set_
         self.shape = x.shape
         self.rows = blocks.count(x.shape, set_.per)
-        self.width = x.numel() // self.rows
+        groups = set_.to_blocks(x).shape[1] if type(set_) in GROUPED else 1
+        self.width = x.numel() // (self.rows * groups)
+        self._family = groups if type(set_) in GROUPED else FAMILIES[type(set_)]
         self.diameter = set_.diameter(blocks.shape(x.shape, set_.per))
         self.gaps = torch.zeros(self.rows, dtype=torch.float64)
         self.counts = torch.zeros(2, 3, dtype=torch.long)
@@ -151,7 +168,7 @@ class Rows:
 
         The first half if ``strategy`` is None, else the second, in the face.
         """
-        kernel = available(x.dtype)
+        kernel = available(self.set, x.dtype)
         if kernel is None:
             raise RuntimeError("inface: the fused kernels are not available")
         if options != self._options or isinstance(options.lr, Tensor) or isinstance(options.gradient_bound, Tensor):
@@ -178,7 +195,7 @@ class Rows:
                 self._rates.numel() > 1,
                 1 - options.momentum if options.momentum else 0.0,
                 -1.0 if options.maximize else 1.0,
-                FAMILIES[type(self.set)],
+                self._family,
                 slopes.data_ptr(),
                 counts.data_ptr(),
             )

@@ -1,0 +1,196 @@
+"""The step on blocks of groups of contiguous memory, compiled by Numba: group-l1 balls and l2 balls.
+
+The mathematics is that of :mod:`inface.sets.group_sum`, letter by letter; the loops follow :mod:`inface.kernels.rows`.
+A block is ``groups`` rows of ``width`` numbers, and a step reads it twice: once to reduce it to the norms of its groups,
+once to scale it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import carray, float32, float64, int32, int64
+
+from .rows import AWAY, REASSOCIATE, TOWARD, ULPS, WITHIN, average_into, compiled, pointer, scale_by, top_magnitude
+
+__all__ = ["groups_float32", "groups_float64"]
+
+
+@compiled(fastmath=REASSOCIATE)
+def products(g, x):
+    """``<g, x>``, ``<g, g>`` and ``<x, x>`` in float64: squares of small numbers must not vanish."""
+    gx, gg, xx = 0.0, 0.0, 0.0
+    for k in range(x.shape[0]):
+        a, b = float64(g[k]), float64(x[k])
+        gx += a * b
+        gg += a * a
+        xx += b * b
+    return gx, gg, xx
+
+
+@compiled()
+def push_along(x, g, a, b):
+    """``a x + b g`` in place."""
+    for k in range(x.shape[0]):
+        x[k] = x.dtype.type(a * float64(x[k]) + b * float64(g[k]))
+
+
+@compiled()
+def block_step(x, g, sign, r, rate, phase, inner, prices, pushes, norms, eps):
+    """The step of one block: ``(slope, step, hit)``."""
+    groups = x.shape[0]
+    size = 0.0
+    for j in range(groups):
+        size += norms[j]
+    on = size >= r * (1 - ULPS * eps)
+
+    # The vertex that a move gains (j) and the one that it loses (w), with the price of a unit of each.
+    j, w = 0, 0
+    if phase == TOWARD or not on:
+        for i in range(groups):
+            if pushes[i] > pushes[j]:
+                j = i
+        w = j
+        gain, lose = -pushes[j], pushes[j]
+    else:
+        best, worst = np.inf, -np.inf
+        for i in range(groups):
+            if norms[i] > 0:
+                price = prices[i] / norms[i]
+                if price < best:
+                    best, j = price, i
+                if price > worst:
+                    worst, w = price, i
+        gain, lose = best, worst
+    at = w if phase == AWAY else j
+    rest = 0.0
+    for i in range(groups):
+        rest += norms[i] if i != at and (phase <= AWAY or i != w) else 0.0
+    norm = norms[at]
+    # Inside, how far the group leans towards the vertex: <x_j, u> with u = -g_j / |g_j|. No gradient, no slope, no step.
+    lean = -prices[j] / pushes[j] if pushes[j] > 0 else 0.0
+    limit = 1.0
+    if phase <= WITHIN:
+        slope = inner - r * gain
+        if phase == WITHIN and on and rest == 0:
+            slope = 0.0
+    elif phase == AWAY:
+        slope = 0.0 if on and rest == 0 else r * lose - inner
+        if on:
+            limit = norm / rest if rest > 0 else norm
+        else:
+            bend = (norm - lean) * (norm + lean) + (r + lean - rest) * (r + lean + rest)
+            limit = (r - rest - norm) * (r - rest + norm) / (bend if bend > 0 else 1.0)
+    else:
+        slope = 0.0 if on and j == w else r * (lose - gain)
+        if on:
+            limit = norms[w] / r
+        else:
+            room = lean * lean + (r - rest - norm) * (r - rest + norm)
+            limit = (math.sqrt(max(room, 0.0)) - lean) / (2 * r)
+
+    wanted = slope * rate if slope > 0 else 0.0
+    hit = wanted >= limit and wanted > 0
+    t = limit if hit else wanted
+    if not t > 0:
+        return slope, t, hit
+
+    # How the groups that are rewritten end: ``own`` times what they hold, plus ``push`` against the gradient.
+    scale, own, push, lost = 1.0, 1.0, 0.0, 1.0
+    if phase <= WITHIN:
+        scale = 1 - t
+        own, push = 1 - t, t * r
+        if phase == WITHIN and on:
+            own, push = ((1 - t) * norm + t * r) / norm, 0.0
+    elif phase == AWAY:
+        scale = 1 + t
+        own, push = 1 + t, t * r
+        if on:
+            own, push = (0.0 if hit else max(norm - t * rest, 0.0) / norm), 0.0
+    elif on:
+        own, push = (norm + t * r) / norm, 0.0
+        lost = 0.0 if hit else max(1 - t * r / norms[w], 0.0)
+    else:
+        own, push = 1.0, 2 * t * r
+    # The norm of what is about to be written, |own x_j + push u|.
+    new = own * norm if push == 0 else math.sqrt(max((own * norm) ** 2 + push * push + 2 * own * push * lean, 0.0))
+    total = scale * rest + new + (lost * norms[w] if phase > AWAY and on else 0.0)
+    keeps = on
+    if phase == TOWARD:
+        keeps = on and lean >= norm * (1 - 4 * eps)
+    repair = 1.0
+    if total > 0 and not (hit and phase <= WITHIN) and (keeps or (hit and not on)):
+        repair = r / total
+
+    factor = x.dtype.type(scale * repair)
+    for i in range(groups):
+        if i == at:
+            if push == 0:
+                scale_by(x[i], x.dtype.type(own * repair))
+            else:
+                push_along(x[i], g[i], own * repair, -sign * push * repair / pushes[i])
+        elif i == w and phase > AWAY and on:
+            scale_by(x[i], x.dtype.type(lost * repair))
+        elif factor != 1:
+            scale_by(x[i], factor)
+    return slope, t, hit
+
+
+@compiled()
+def all_blocks(x, g, gb, m, radii, rates, slopes, counts, weight, sign, first, groups, phase, mask, infinite, eps):
+    """The step on every block from ``first`` on; one whose gradient is not finite is left alone, and counted."""
+    scratch = np.empty((3, groups))
+    for i in range(first, slopes.shape[0]):
+        rows = slice(i * groups, (i + 1) * groups)
+        y, h, hb = x[rows], g[rows], gb[rows]
+        slopes[i] = 0.0
+        finite = True
+        for j in range(groups):
+            finite = finite and top_magnitude(hb[j], mask) < infinite
+        if not finite:
+            counts[2] += 1
+            continue
+        turn = sign
+        if weight > 0:
+            for j in range(groups):
+                average_into(m[i * groups + j], h[j], weight, sign)
+            h, turn = m[rows], 1.0
+        inner = 0.0
+        for j in range(groups):
+            gx, gg, xx = products(h[j], y[j])
+            scratch[0, j], scratch[1, j], scratch[2, j] = turn * gx, math.sqrt(gg), math.sqrt(xx)
+            inner += turn * gx
+        r, rate = radii[i if radii.shape[0] > 1 else 0], rates[i if rates.shape[0] > 1 else 0]
+        slope, step, hit = block_step(y, h, turn, r, rate, phase, inner, scratch[0], scratch[1], scratch[2], eps)
+        slopes[i] = max(slope, 0.0)
+        counts[0] += step > 0
+        counts[1] += hit
+
+
+@compiled()
+def groups_float32(
+    x, g, m, first, last, width, radii, many_radii, rates, many_rates, weight, sign, groups, slopes, counts, phase
+):
+    """The step on blocks ``first`` to ``last`` of float32 memory; arguments are addresses and numbers."""
+    n = (last * groups, width)
+    all_blocks(
+        carray(pointer(x), n, float32), carray(pointer(g), n, float32), carray(pointer(g), n, int32),
+        carray(pointer(m), n, float32), carray(pointer(radii), (last if many_radii else 1,), float64),
+        carray(pointer(rates), (last if many_rates else 1,), float64), carray(pointer(slopes), (last,), float64),
+        carray(pointer(counts), (3,), int64), weight, sign, first, groups, phase, int32(0x7FFFFFFF), int32(0x7F800000), 2.0**-23,
+    )  # fmt: skip
+
+
+@compiled()
+def groups_float64(
+    x, g, m, first, last, width, radii, many_radii, rates, many_rates, weight, sign, groups, slopes, counts, phase
+):
+    """The step on blocks ``first`` to ``last`` of float64 memory; arguments are addresses and numbers."""
+    n = (last * groups, width)
+    all_blocks(
+        carray(pointer(x), n, float64), carray(pointer(g), n, float64), carray(pointer(g), n, int64),
+        carray(pointer(m), n, float64), carray(pointer(radii), (last if many_radii else 1,), float64),
+        carray(pointer(rates), (last if many_rates else 1,), float64), carray(pointer(slopes), (last,), float64),
+        carray(pointer(counts), (3,), int64), weight, sign, first, groups, phase, int64(0x7FFFFFFFFFFFFFFF), int64(0x7FF0000000000000), 2.0**-52,
+    )  # fmt: skip
