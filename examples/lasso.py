@@ -57,7 +57,7 @@ def picture(curves: dict[str, list[float]]) -> str:
     lines = []
     for row, cells in enumerate(grid):
         exponent = top - row * (top - low) / (ROWS - 1)
-        lines.append(f"10^{exponent:+05.1f} |{''.join(cells)}")
+        lines.append(f"10^{exponent:<+6.1f}|{''.join(cells)}")
     steps = len(next(iter(curves.values())))
     return "\n".join([*lines, " " * 8 + "+" + "-" * WIDTH, f"{'0':>9}{'gradients':^{WIDTH - 8}}{steps:>8}"])
 

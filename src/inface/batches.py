@@ -19,8 +19,8 @@ def constant(size: int) -> Schedule:
     >>> [constant(250)(k) for k in range(3)]
     [250, 250, 250]
     """
-    if size < 1:
-        raise ValueError(f"constant: size must be >= 1, got {size!r}")
+    if not isinstance(size, int) or size < 1:
+        raise ValueError(f"constant: size must be a whole number >= 1, got {size!r}")
     return lambda k: size  # noqa: ARG005 - a schedule is asked for every k
 
 
@@ -30,8 +30,8 @@ def growing(rate: float = 1.0) -> Schedule:
     >>> [growing()(k) for k in range(5)], [growing(0.5)(k) for k in range(5)]
     ([1, 1, 2, 3, 4], [1, 1, 1, 2, 2])
     """
-    if not rate > 0:
-        raise ValueError(f"growing: rate must be > 0, got {rate!r}")
+    if not 0 < rate < math.inf:
+        raise ValueError(f"growing: rate must be > 0 and finite, got {rate!r}")
     return lambda k: max(1, math.ceil(rate * k))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any, get_args
 
 import torch
@@ -11,17 +12,22 @@ from torch import Tensor
 from .free import Norm
 from .kernels import available, fits
 from .sets import Set, blocks
-from .sets.base import InFace, dot
-from .state import EXACT, computable, where_is
+from .sets.base import EXACT, InFace, computable, dot
+from .state import where_is
 
-__all__ = ["check_direction", "check_gradients", "check_group"]
+__all__ = ["check_direction", "check_gradients", "check_group", "check_options"]
 
 DTYPES = (*EXACT, torch.bfloat16, torch.float16)
 
 
 def check_group(group: dict[str, Any], index: int) -> None:
     """Raise a ValueError if a group, complete with its defaults, cannot be optimised."""
-    _check_options(group)
+    try:
+        check_options(group)
+        _check_lr(group["lr"])
+    except ValueError as error:
+        members = ", ".join(str(name) for name in group.get("param_names", [])[:3])
+        raise ValueError(f"{error} (group {index}{': ' if members else ''}{members})") from None
     set_ = group["set"]
     if set_ is not None and not isinstance(set_, Set):
         raise ValueError(f"FrankWolfe: set must be one of inface.sets or None, got {set_!r} (group {index})")
@@ -75,12 +81,19 @@ def check_direction(
     return d
 
 
-def _check_options(group: dict[str, Any]) -> None:
-    lr, momentum, bound = group["lr"], group["momentum"], group["gradient_bound"]
+def _check_lr(lr: object) -> None:
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError(f"FrankWolfe: Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
-    if not (_is_number(lr) and 0 < (lr.item() if isinstance(lr, Tensor) else lr) < math.inf):
+    if not (_is_number(lr) and 0 < (lr.item() if isinstance(lr, Tensor) else lr) < math.inf):  # type: ignore[operator]
         raise ValueError(f"FrankWolfe: lr must be > 0 and finite, got {lr!r}")
+
+
+def check_options(group: dict[str, Any]) -> None:
+    """Raise a ValueError if an option of a group, other than its ``lr``, is not one."""
+    momentum, bound = group["momentum"], group["gradient_bound"]
+    for option in ("every_gradient", "maximize", "differentiable", "project"):
+        if not isinstance(group[option], bool):
+            raise ValueError(f"FrankWolfe: {option} must be True or False, got {group[option]!r}")
     if not (_is_number(momentum) and 0 <= float(momentum) < 1):
         raise ValueError(f"FrankWolfe: momentum must be in [0, 1), got {momentum!r}")
     if group["in_face"] is not None and not callable(group["in_face"]) and group["in_face"] not in get_args(InFace):
@@ -112,7 +125,10 @@ def _check_constrained(group: dict[str, Any], set_: Set, p: Tensor, where: str) 
             f"in_face={group['in_face']!r} for {where}; give its group in_face=None"
         )
     if group["fused"]:
-        _check_fused(set_, p, where)
+        _check_fused(group, set_, p, where)
+    if not bool(torch.isfinite(p.detach()).all()):
+        block = int((~torch.isfinite(set_.to_blocks(p.detach())).flatten(1).all(1)).nonzero()[0])
+        raise ValueError(f"FrankWolfe: {where} is not finite in block {block}, wanted a point of its {set_!r}")
     inside = set_.contains(p.detach())
     if not group["project"] and not bool(inside.all()):
         block = int((~inside).nonzero()[0])
@@ -124,7 +140,10 @@ def _check_constrained(group: dict[str, Any], set_: Set, p: Tensor, where: str) 
         )
 
 
-def _check_fused(set_: Set, p: Tensor, where: str) -> None:
+def _check_fused(group: dict[str, Any], set_: Set, p: Tensor, where: str) -> None:
+    if callable(group["in_face"]) or group["differentiable"]:
+        why = "a function as in_face" if callable(group["in_face"]) else "differentiable=True"
+        raise ValueError(f"FrankWolfe: fused=True does not go with {why} ({where}); fused=None takes what it can")
     if not fits(set_, computable(p.detach())):
         raise ValueError(
             f"FrankWolfe: fused=True wants contiguous CPU memory of an L1Ball, Simplex, LInfBall, GroupL1Ball or L2Ball"
@@ -143,4 +162,4 @@ def _called(group: dict[str, Any], index: int, p: Tensor) -> str:
 def _is_number(value: object) -> bool:
     if isinstance(value, Tensor):
         return value.numel() == 1 and not value.is_complex()
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -87,7 +87,11 @@ def _linf(params: list[Tensor], grads: list[Tensor], lr: float | Tensor) -> Tens
 def _spectral(params: list[Tensor], grads: list[Tensor], lr: float | Tensor) -> Tensor:
     sizes = []
     for p, h in zip(params, grads, strict=True):
-        factor, size = polar(_matrix(h).unsqueeze(0))
+        matrix = _matrix(h).unsqueeze(0)
+        # LAPACK refuses what is not finite; under the other norms such a gradient makes its parameter NaN.
+        finite = torch.isfinite(matrix).all()
+        factor, size = polar(torch.where(finite, matrix, 0))
+        size = torch.where(finite, size, torch.nan)
         p.sub_((lr * size * factor).reshape(p.shape))
         sizes.append(size[0])
     return _together(sizes).square().sum()

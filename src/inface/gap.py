@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from .free import dual_square
 from .sets import Set, blocks
-from .state import computable, where_is
+from .sets.base import computable
+from .state import where_is
 
 if TYPE_CHECKING:
     from .optimizer import FrankWolfe
@@ -117,19 +118,27 @@ def modified_gap(
     return combine(constrained, free)
 
 
-def convex_bound(gap: ModifiedGap, R: float = 0.0) -> float:
+def convex_bound(gap: ModifiedGap, R: float | None = None) -> float:
     r"""An upper bound on :math:`F(x, y) - F^*` for convex :math:`F` (Proposition 2.2).
 
     Args:
         gap: the exact gap at the point.
         R: a bound on the distance of the free parameters from an optimal point, in their groups' norms; with several
-            learning rates, in the norm :math:`\sqrt{\sum_j (lr_{ref} / lr_j) \|y_j\|^2}`. 0 if nothing is free.
+            learning rates, in the norm :math:`\sqrt{\sum_j (lr_{ref} / lr_j) \|y_j\|^2}`. Only where nothing is free,
+            or the free gradient is zero, can it be left out.
 
     >>> import torch
     >>> gap = ModifiedGap(torch.tensor(0.5), torch.tensor(0.25), torch.tensor(0.25), torch.tensor(2.0), {})
     >>> convex_bound(gap, R=3.0)
     1.5
     """
+    if R is None:
+        if float(gap.free) > 0:
+            raise ValueError(
+                f"convex_bound: R must be given, a bound on the distance of the free parameters from an optimal point: "
+                f"their gradient norm is {float(gap.free):.6g}, not 0"
+            )
+        return float(gap.scale) * float(gap.value)
     if not R >= 0:
         raise ValueError(f"convex_bound: R must be >= 0, got {R!r}")
     return max(float(gap.scale), float(R)) * float(gap.value)

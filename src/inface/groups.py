@@ -12,6 +12,11 @@ from .sets import Set
 
 __all__ = ["Constraints", "param_groups"]
 
+# What a group may say, beside its parameters.
+OPTIONS = frozenset(
+    {"set", "lr", "in_face", "momentum", "norm", "gradient_bound", "every_gradient", "maximize", "fused", "project"}
+)
+
 Constraints = Mapping[str, Set | dict[str, Any]]
 
 
@@ -69,6 +74,11 @@ def _options(pattern: str, value: object) -> dict[str, Any]:
     if isinstance(value, Set):
         return {"set": value}
     if isinstance(value, dict) and "set" in value and (value["set"] is None or isinstance(value["set"], Set)):
+        for option in value:
+            if option not in OPTIONS:
+                raise ValueError(
+                    f'pattern "{pattern}": {option!r} is no option of a group; wanted {", ".join(sorted(OPTIONS))}'
+                )
         return dict(value)
     raise ValueError(f'pattern "{pattern}": wanted a set or dict(set=..., ...), got {value!r}')
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .sets import NuclearBall, Set, Simplex, SpectralBall
-from .sets.base import spread
-from .state import computable
+from .sets.base import computable, spread
 
 if TYPE_CHECKING:
     from .optimizer import FrankWolfe
@@ -62,20 +61,33 @@ def graph_init_(
         groups, channels = model, {}
     listed: Iterable[dict[str, Any]] = groups.param_groups if isinstance(groups, torch.optim.Optimizer) else groups
     members = [
-        (p[1] if isinstance(p, tuple) else p, group["set"])
+        (p, group["set"], name)
         for group in listed
         if group.get("set") is not None
-        for p in group["params"]
+        for name, p in _named(group)
+        if p.numel()
     ]
-    for p, set_ in members:
+    for _, set_, name in members:
         if isinstance(set_, NuclearBall | SpectralBall):
             raise ValueError(
-                f"graph_init_: a parameter of shape {tuple(p.shape)} lives in {set_!r}, whose points are not made of edges; "
+                f"graph_init_: {name} lives in {set_!r}, whose points are not made of edges; "
                 f"start it from a random matrix with project=True"
             )
     with torch.no_grad():
-        for p, set_ in members:
+        for p, set_, _ in members:
             p.copy_(_connected(p, set_, channels.get(id(p), 1), generator))
+
+
+def _named(group: dict[str, Any]) -> list[tuple[str, Tensor]]:
+    """The parameters of a group, before or after it belongs to an optimizer, with what to call them."""
+    members = group["params"]
+    if members and isinstance(members[0], tuple):
+        return [(f'parameter "{name}"', p) for name, p in members]
+    names = group.get("param_names")
+    return [
+        (f'parameter "{names[i]}"' if names else f"a parameter of shape {tuple(p.shape)}", p)
+        for i, p in enumerate(members)
+    ]
 
 
 def _connected(p: Tensor, set_: Set, channels: int, generator: torch.Generator | None) -> Tensor:

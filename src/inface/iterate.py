@@ -41,6 +41,7 @@ class RandomIterate:
         self.index = 0
         self.count = 1
         self.snapshot = [p.detach().clone() for p in self._params()]
+        self._leader: Tensor | None = None
         self._hook = optimizer.register_step_post_hook(self._after_step)
 
     @torch.no_grad()
@@ -82,10 +83,19 @@ class RandomIterate:
             for group in optimizer.param_groups
             if float(group["lr"]) != 0
             for p in group["params"]
-            if p.grad is not None
+            if p.grad is not None and p.numel()
         ]
-        if not moved or any(optimizer.state[p].get("phase") == 1 for p in moved):
+        if not moved:
             return
+        # Parameters alternate each for itself; the first one that moved says where an iteration ends.
+        self._leader = self._leader if self._leader is not None else moved[0]
+        if optimizer.state[self._leader]["phase"] == 1 or not any(p is self._leader for p in moved):
+            return
+        if len(self._params()) != len(self.snapshot):
+            raise ValueError(
+                f"RandomIterate: the optimizer has {len(self._params())} parameters, had {len(self.snapshot)}; "
+                f"attach another one after add_param_group"
+            )
         if int(torch.randint(self.count + 1, (), generator=self.generator)) == 0:
             self.index = self.count
             for p, kept in zip(self._params(), self.snapshot, strict=True):

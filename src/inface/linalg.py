@@ -166,8 +166,10 @@ def _lanczos(a: Tensor) -> TopPair | None:
 def _values(a: Tensor, u: Tensor, v: Tensor) -> Tensor:
     """``u_i^T a v_i``, added up in float64: errors of the vectors enter squared, while LAPACK's own values, zeros among
     them, are off by a multiple of eps that grows with the size."""
-    exact = _exact(a)
-    return (u * (a.to(exact) @ v.to(exact))).sum(-2).clamp(min=0).to(a.dtype)
+    a64, v64 = a.to(_exact(a)), v.to(_exact(a))
+    # A sum is added up in pairs, a product one by one: where one column makes it cheap, the better of the two.
+    product = (a64 * v64.mT).sum(-1, keepdim=True) if v.shape[-1] == 1 else a64 @ v64
+    return (u * product).sum(-2).clamp(min=0).to(a.dtype)
 
 
 def _exact(a: Tensor) -> torch.dtype:

@@ -19,8 +19,8 @@ from .plain import beside, restored_group, to_plain_data
 from .registry import constrain
 from .report import Report
 from .sets import Set, blocks
-from .sets.base import InFace
-from .state import EXACT, average_free, computable, create, keep_average, weights, where_is, write
+from .sets.base import EXACT, InFace, computable, spread
+from .state import average_free, create, keep_average, weights, where_is, write
 
 __all__ = ["Direction", "FrankWolfe"]
 
@@ -87,7 +87,7 @@ class FrankWolfe(Optimizer):
 
     A step at which a group's ``lr`` is 0 creates its state and does nothing else (a tensor ``lr`` is not looked at inside
     ``torch.compile`` or on an accelerator: there such a step moves nothing, but counts). A block whose gradient is not finite
-    stays as it is, and so does its momentum.
+    stays as it is, and so does its momentum; free parameters take such a gradient as they do under SGD.
 
     >>> import torch, inface
     >>> from inface.sets import L1Ball
@@ -127,8 +127,10 @@ class FrankWolfe(Optimizer):
                 )
             params = param_groups(params, sets)
         elif sets is not None:
-            if lr is not None or isinstance(sets, Mapping):
+            if isinstance(sets, Mapping):
                 raise TypeError("FrankWolfe: a mapping of sets goes with a model; groups carry their sets themselves")
+            if lr is not None:
+                raise TypeError(f"FrankWolfe: with groups, lr is the one positional argument, got {sets!r} and {lr!r}")
             lr = sets
         if lr is None:
             raise TypeError(
@@ -279,6 +281,8 @@ class FrankWolfe(Optimizer):
         present = [p for p in group["params"] if p.grad is not None and p.numel()]
         for p in present:
             create(self.state[p], p, group)
+            if group["in_face"] is None:
+                self.state[p]["phase"] = 0  # of a second half that was switched off
         return [] if _is_zero(group["lr"]) else present
 
     def _constrained_step(self, index: int, group: dict[str, Any], p: Tensor, direction: Tensor | None) -> None:
@@ -366,16 +370,24 @@ class FrankWolfe(Optimizer):
                     if group["momentum"]:
                         g, _ = average(set_.to_blocks(state["momentum_buffer"]), g, group["momentum"])
                     d = group["in_face"](set_, x.clone(), g.clone())
-                    found[p] = check_direction(group, index, p, x, g, d, finite)
+                    d = check_direction(group, index, p, x, g, d, finite)
+                    found[p] = torch.where(spread(finite, d), d, 0)
         return found
 
     def _measured(self) -> ModifiedGap:
         parts = []
         for p, (index, gaps, lr) in self._gaps.items():
             group = self.param_groups[index]
+            if not p.requires_grad:
+                continue
+            lr = 0.0 if _is_zero(group["lr"]) else lr  # noqa: PLW2901 - frozen since
             diameter = group["set"].diameter(blocks.shape(p.shape, group["set"].per))
             parts.append(BlockGaps(where_is(group, index, p), gaps.clone(), diameter, lr, group["gradient_bound"]))
-        return combine(parts, list(self._free.values()))
+        free = [
+            FreeNorm(norm.square, 0.0 if _is_zero(self.param_groups[index]["lr"]) else norm.lr)
+            for index, norm in self._free.items()
+        ]
+        return combine(parts, free)
 
     def _forget(self) -> None:
         self._gaps: dict[Tensor, Gaps] = {}

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .checks import check_options
 from .sets import Set
 from .state import where_is
 
@@ -31,6 +32,10 @@ def restored_group(index: int, live: dict[str, Any], saved: dict[str, Any]) -> d
                 f"load_state_dict: group {index} was saved with a function as in_face; make the optimizer with it"
             )
         group["in_face"] = live["in_face"]
+    try:
+        check_options({**live, **group})
+    except ValueError as error:
+        raise ValueError(f"load_state_dict: group {index}: {error}") from None
     return group
 
 

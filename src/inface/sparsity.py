@@ -135,7 +135,12 @@ def _chosen(model: nn.Module, layers: str | Iterable[str] | torch.optim.Optimize
         return found
     if isinstance(layers, torch.optim.Optimizer):
         members = {id(p) for group in layers.param_groups if group.get("set") is not None for p in group["params"]}
-        return {name: p for name, p in parameters.items() if id(p) in members}
+        found = {name: p for name, p in parameters.items() if id(p) in members}
+        if not found:
+            raise ValueError(
+                "layers: the optimizer constrains no parameter of this model; wanted the model's own optimizer"
+            )
+        return found
     patterns = [layers] if isinstance(layers, str) else list(layers)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in parameters):
@@ -151,4 +156,4 @@ def _layer(p: Tensor, threshold: float) -> LayerNonzeros:
 
 
 def _count(p: Tensor, threshold: float) -> int:
-    return int((p.abs() >= threshold).sum()) if threshold > 0 else int(p.count_nonzero())
+    return int((~(p.abs() < threshold)).sum()) if threshold > 0 else int(p.count_nonzero())

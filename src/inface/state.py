@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from .sets import Set
+from .sets.base import EXACT, computable
 
-__all__ = ["average_free", "computable", "create", "keep_average", "weights", "where_is", "write"]
-
-EXACT = (torch.float32, torch.float64)
+__all__ = ["average_free", "create", "keep_average", "weights", "where_is", "write"]
 
 
 def create(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> None:
@@ -35,11 +34,6 @@ def create(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> None:
         state["started"] = False
     elif group["momentum"]:
         state["momentum_buffer"] = state["momentum_buffer"].to(p.dtype if p.dtype in EXACT else torch.float32)
-
-
-def computable(x: Tensor) -> Tensor:
-    """``x`` in a dtype that can be computed in: itself, or a float32 copy."""
-    return x if x.dtype in EXACT else x.float()
 
 
 def _before_rounding(p: Tensor, step: Literal[-1, 1]) -> Tensor:

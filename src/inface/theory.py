@@ -48,6 +48,8 @@ def squared_gap_bound(
     ):
         if not value >= least:
             raise ValueError(f"squared_gap_bound: {name} must be >= {least}, got {value!r}")
+    if not isinstance(iterations, int):
+        raise ValueError(f"squared_gap_bound: iterations must be a whole number, got {iterations!r}")
     if not isinstance(batch_sizes, int) and not callable(batch_sizes) and len(batch_sizes) <= iterations:
         raise ValueError(f"squared_gap_bound: wanted {iterations + 1} batch sizes b_0 to b_K, got {len(batch_sizes)}")
     total = 0.0

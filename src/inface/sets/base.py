@@ -32,6 +32,9 @@ InFace = Literal["away", "frank-wolfe", "pairwise"]
 # "On the boundary" means within this many units in the last place of the radius, whatever the size of the block.
 ULPS = 8
 
+# What can be computed in; parameters of other dtypes have float32 copies.
+EXACT = (torch.float32, torch.float64)
+
 
 @dataclass
 class Move:
@@ -160,13 +163,10 @@ class Set(ABC):
         """From the worst to the best vertex of the face: ``d = face_vertex(x, g) - face_vertex(x, -g)``."""
         raise NotImplementedError(type(self).__name__)
 
-    def in_face(self, strategy: InFace | Callable[[Set, Tensor, Tensor], Tensor], x: Tensor, g: Tensor) -> Move:
-        """The in-face move of that name, or of a function ``f(set, x, g) -> d`` on blocks."""
-        if callable(strategy):
-            return self.along(x, g, strategy(self, x, g))
-        if strategy == "away":
-            return self.away(x, g)
-        return self.within(x, g) if strategy == "frank-wolfe" else self.pairwise(x, g)
+    def in_face(self, strategy: InFace, x: Tensor, g: Tensor) -> Move:
+        """The in-face move of that name."""
+        moves = {"away": self.away, "frank-wolfe": self.within, "pairwise": self.pairwise}
+        return moves[strategy](x, g)
 
     def along(self, x: Tensor, g: Tensor, d: Tensor) -> Straight:
         """A move along directions that are given."""
@@ -286,7 +286,10 @@ class Set(ABC):
 
     def _numbers_of(self, x: Tensor) -> Tensor:
         """The blocks of a dense argument, in a dtype that can be computed in."""
-        return self.to_blocks(x if x.dtype in (torch.float32, torch.float64) else x.float())
+        if not x.dtype.is_floating_point:
+            raise ValueError(f"{type(self).__name__}: wanted a floating-point tensor, got {x.dtype}")
+        self.check(x.shape, "an argument")
+        return self.to_blocks(computable(x))
 
     def _back(self, blocks_: Tensor, like: Tensor) -> Tensor:
         return self.from_blocks(blocks_.to(like.dtype), like)
@@ -315,6 +318,11 @@ def onto_sphere(
         t = (t + (radius - norm(moved)) / torch.where(span == 0, 1, span)).clamp(0, 1)
         moved = x + spread(t, x).to(x.dtype) * (end - x)
     return torch.where(spread((norm(moved) - radius).abs() <= tol * radius, x), moved, x)
+
+
+def computable(x: Tensor) -> Tensor:
+    """``x`` in a dtype that can be computed in: itself, or a float32 copy."""
+    return x if x.dtype in EXACT else x.float()
 
 
 def wide(x: Tensor) -> torch.dtype:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from .base import Decision, Move, Set, dot, onto_sphere, spread, wide
-from .linf_ball import onto_bounds, snap_to_bounds
+from .blocks import Per
+from .linf_ball import at_bound, onto_bounds, snap_to_bounds
 from .rays import box_ray, norm_ray
 
 __all__ = ["KSparsePolytope"]
@@ -54,7 +55,7 @@ class KSparsePolytope(Set):
 
     kind = "k-sparse"
 
-    def __init__(self, radius: float | Tensor, k: int, per: Any = None) -> None:
+    def __init__(self, radius: float | Tensor, k: int, per: Per | None = None) -> None:
         super().__init__(radius, per)
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise ValueError(f"KSparsePolytope: k must be a whole number >= 1, got {k!r}")
@@ -116,7 +117,7 @@ class KSparsePolytope(Set):
 
     def onto_boundary(self, x: Tensor, smaller: Tensor, larger: Tensor) -> Tensor:
         x = onto_bounds(x, smaller, larger, spread(self.r(x), x))
-        bound = self._at_bound(x)
+        bound = at_bound(x, self.r(x), self.tolerance(x))
         smaller, larger = torch.where(bound, x, smaller), torch.where(bound, x, larger)
 
         def facet_norm(y: Tensor) -> Tensor:
@@ -173,15 +174,12 @@ class KSparsePolytope(Set):
         return Atom(index, torch.where(g.gather(1, index) > 0, -1, 1) * spread(self.r(g), g))
 
     def _face_best(self, x: Tensor, g: Tensor) -> Atom:
-        facet, bound = self._on_facet(x).unsqueeze(1), self._at_bound(x)
+        facet, bound = self._on_facet(x).unsqueeze(1), at_bound(x, self.r(x), self.tolerance(x))
         price = torch.where(facet, torch.where(x != 0, x.sign() * g, torch.inf), -g.abs())
         index = torch.where(bound, -torch.inf, price).sort(dim=1, stable=True).indices[:, : self._k(x)]
         held = x.gather(1, index).sign()
         sign = torch.where(facet | bound.gather(1, index), held, torch.where(g.gather(1, index) > 0, -1, 1))
         return Atom(index, sign * spread(self.r(x), x))
-
-    def _at_bound(self, x: Tensor) -> Tensor:
-        return x.abs() >= spread(self.r(x) * (1 - self.tolerance(x)), x).to(x.dtype)
 
     def _on_facet(self, x: Tensor) -> Tensor:
         return x.abs().sum(1, dtype=wide(x)) >= self._k(x) * self.r(x) * (1 - self.tolerance(x))
@@ -191,7 +189,7 @@ class KSparsePolytope(Set):
         r = self.r(x)
         edge = spread(r, x).to(x.dtype)
         for _ in range(2):  # the first time may bring further entries to their bound
-            bound = self._at_bound(x)
+            bound = at_bound(x, self.r(x), self.tolerance(x))
             wanted = (self._k(x) - bound.sum(1)) * r
             held = torch.where(bound, 0, x.abs()).sum(1, dtype=wide(x))
             scale = spread(torch.where(held > 0, wanted / torch.where(held > 0, held, 1), 1), x).to(x.dtype)

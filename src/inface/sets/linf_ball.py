@@ -120,10 +120,7 @@ class LInfBall(Set):
         return torch.where(g > 0, -r, r)
 
     def _free(self, x: Tensor) -> Tensor:
-        return ~self.on_boundary_entries(x)
-
-    def on_boundary_entries(self, x: Tensor) -> Tensor:
-        return x.abs() >= spread(self.r(x) * (1 - self.tolerance(x)), x).to(x.dtype)
+        return ~at_bound(x, self.r(x), self.tolerance(x))
 
     def _room(self, x: Tensor, g: Tensor) -> Tensor:
         """How far each coordinate is from the bound that it moves to."""
@@ -141,6 +138,11 @@ def onto_bounds(x: Tensor, smaller: Tensor, larger: Tensor, radius: Tensor) -> T
     """Entries that may have been ``+-radius`` before they were rounded, put exactly there."""
     r = radius.to(x.dtype)
     return torch.where((smaller.abs() <= r) & (larger.abs() >= r), torch.copysign(r, x), x)
+
+
+def at_bound(x: Tensor, radius: Tensor, tol: float) -> Tensor:
+    """Which entries are within ``tol`` of ``+-radius``, or beyond it."""
+    return x.abs() >= spread(radius * (1 - tol), x).to(x.dtype)
 
 
 def snap_to_bounds(x: Tensor, radius: Tensor, tol: float) -> Tensor:
