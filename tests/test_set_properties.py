@@ -107,13 +107,17 @@ class Case:
         return -g.min() if self.name == "simplex" else np.linalg.norm(g, axis=1).max()
 
     def inside(self):
-        """Every block in its set, up to what rounding to the dtype can do."""
+        """Every block in its set, up to what rounding to the dtype can do.
+
+        In float64 the singular values themselves, here and in numpy, are only good to some tens of eps.
+        """
+        coarse = self.name in ("nuclear", "spectral") and self.p.dtype == torch.float64
         for block, r in zip(self.split(self.p), self.r, strict=True):
-            assert self.norm(block) <= r * (1 + 10 * self.eps)
+            assert self.norm(block) <= r * (1 + (64 if coarse else 10) * self.eps)
             if self.name == "simplex":
                 assert (block >= 0).all()
                 assert abs(block.sum() - r) <= 10 * self.eps * r
-        assert self.set.contains(self.p.detach()).all()
+        assert self.set.contains(self.p.detach(), tol=64 * self.eps if coarse else None).all()
 
     def bounded(self):
         """Which blocks are on the boundary, without a doubt."""
@@ -290,7 +294,9 @@ def test_the_gap_is_never_negative_and_zero_only_at_stationary_points(data, case
 
 
 @settings(max_examples=120)
-@given(st.data(), cases(names=[name for name in MAKE if name != "spectral"]), st.sampled_from(SCALES))
+@given(
+    st.data(), cases(names=[name for name in MAKE if name != "spectral"], strategies=IN_FACE), st.sampled_from(SCALES)
+)
 def test_an_in_face_direction_never_points_uphill(data, case, scale):
     g = scale * data.draw(values(case.p.shape, case.p.dtype))
     blocks = case.set.to_blocks(case.p.detach()), case.set.to_blocks(g)
