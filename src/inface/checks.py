@@ -94,7 +94,7 @@ def check_options(group: dict[str, Any]) -> None:
     for option in ("every_gradient", "maximize", "differentiable", "project"):
         if not isinstance(group[option], bool):
             raise ValueError(f"FrankWolfe: {option} must be True or False, got {group[option]!r}")
-    if not (_is_number(momentum) and 0 <= float(momentum) < 1):
+    if not (_is_number(momentum) and not isinstance(momentum, Tensor) and 0 <= float(momentum) < 1):
         raise ValueError(f"FrankWolfe: momentum must be in [0, 1), got {momentum!r}")
     if group["in_face"] is not None and not callable(group["in_face"]) and group["in_face"] not in get_args(InFace):
         names = ", ".join(map(repr, get_args(InFace)))
@@ -115,7 +115,7 @@ def check_options(group: dict[str, Any]) -> None:
 def _check_constrained(group: dict[str, Any], set_: Set, p: Tensor, where: str) -> None:
     set_.check(p.shape, where)
     bound, count = group["gradient_bound"], blocks.count(p.shape, set_.per)
-    if isinstance(bound, Tensor) and bound.numel() not in (1, count):
+    if isinstance(bound, Tensor) and (bound.ndim > 1 or bound.numel() not in (1, count)):
         raise ValueError(
             f"FrankWolfe: gradient_bound has {bound.numel()} values, wanted one for each of the {count} blocks of {where}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -196,8 +197,8 @@ class FrankWolfe(Optimizer):
     def gap(self) -> Tensor:
         """The stochastic modified gap (Lemma 2.1) at the last first half, as a 0-d tensor; NaN before there was one.
 
-        With momentum it is the averaged gradient's. It costs nothing until it is read, and reading it does not
-        synchronise with the device.
+        With momentum it is the averaged gradient's. All that a step does for it is to take the norms of free gradients;
+        the rest happens when it is read, and reading it does not synchronise with the device.
         """
         return self._measured().value
 
@@ -278,6 +279,9 @@ class FrankWolfe(Optimizer):
 
     def _ready(self, group: dict[str, Any]) -> list[Tensor]:
         """The parameters of a group that move in this step; their state exists afterwards even if none does."""
+        lr = group["lr"]
+        if not isinstance(lr, Tensor) and not 0 <= lr < math.inf:
+            raise ValueError(f"FrankWolfe: lr must be >= 0 and finite, got {lr!r}")
         present = [p for p in group["params"] if p.grad is not None and p.numel()]
         for p in present:
             create(self.state[p], p, group)
@@ -324,8 +328,8 @@ class FrankWolfe(Optimizer):
         if not fits(set_, x) or not alike(x, g, m) or available(set_, x.dtype) is None:
             return False
         rows = self._rows.get(id(p))
-        if rows is None or rows.set is not set_ or rows.shape != x.shape:
-            rows = self._rows[id(p)] = Rows(set_, x)
+        if rows is None or not rows.belongs_to(set_, x):
+            rows = self._rows[id(p)] = Rows(set_, x, None if rows is None else rows.counts)
         rows.step(x, g, m, options, group["in_face"] if phase else None)
         if x is not p:
             p.copy_(x)
@@ -391,7 +395,7 @@ class FrankWolfe(Optimizer):
 
     def _forget(self) -> None:
         self._gaps: dict[Tensor, Gaps] = {}
-        self._rows: dict[int, Rows] = {}  # by id: hashing a tensor costs more than the rest of a small step
+        self._rows: dict[int, Rows] = {}
         self._free: dict[int, FreeNorm] = {}
         self._counts: dict[Tensor, Tensor] = {}
 

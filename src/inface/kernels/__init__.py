@@ -11,11 +11,12 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ..gap import step_rate
 from ..sets import GroupL1Ball, L1Ball, L2Ball, LInfBall, Set, Simplex, blocks
@@ -30,7 +31,11 @@ STRATEGIES = {None: 0, "frank-wolfe": 1, "away": 2, "pairwise": 3}
 # Below this many entries a second thread costs more than it gives.
 LARGE = 1 << 17
 
+# A subclass may say that it is contiguous CPU memory and have none (a sharded tensor does).
+PLAIN = (Tensor, Parameter)
+
 _enabled = True
+_warned = False
 
 
 def fits(set_: Set, x: Tensor) -> bool:
@@ -44,11 +49,13 @@ def fits(set_: Set, x: Tensor) -> bool:
     """
     return (
         _enabled
+        and type(x) in PLAIN
         and (type(set_) in FAMILIES or _has_rows_as_groups(set_))
         and x.device.type == "cpu"
         and x.dtype in (torch.float32, torch.float64)
         and (set_.per != "input" or x.ndim < 2)
         and x.is_contiguous()
+        and not x.is_neg()
     )
 
 
@@ -65,12 +72,14 @@ def alike(x: Tensor, g: Tensor, m: Tensor | None) -> bool:
     >>> alike(torch.zeros(3, 4), torch.zeros(3, 4), None), alike(torch.zeros(3, 4), torch.zeros(2, 4), None)
     (True, False)
     """
-    return (
-        g.shape == x.shape
-        and g.dtype == x.dtype
-        and g.device == x.device
-        and (m is None or (m.shape == x.shape and m.dtype == x.dtype and m.device == x.device and m.is_contiguous()))
-    )
+    return all(
+        type(other) in PLAIN
+        and other.shape == x.shape
+        and other.dtype == x.dtype
+        and other.device == x.device
+        and not other.is_neg()
+        for other in ((g,) if m is None else (g, m))
+    ) and (m is None or m.is_contiguous())
 
 
 @contextlib.contextmanager
@@ -110,19 +119,36 @@ def _kernel(grouped: bool, dtype: torch.dtype) -> Callable[..., None] | None:
             from . import groups as module  # noqa: PLC0415
         else:
             from . import rows as module  # type: ignore[no-redef]  # noqa: PLC0415
-        kernel: Callable[..., None] = getattr(module, f"{'groups' if grouped else 'rows'}_{str(dtype).split('.')[1]}")
-        # No blocks: this compiles and does nothing else, so that what fails fails here.
-        memory = torch.zeros(8, dtype=torch.float64)
-        at = memory.data_ptr()
-        kernel(at, at, at, 0, 0, 1, at, False, at, False, 0.0, 1.0, 1, at, at, 0)
+        kernel: Any = getattr(module, f"{'groups' if grouped else 'rows'}_{str(dtype).split('.')[1]}")
+        try:
+            _compile(kernel)
+        except Exception:  # noqa: BLE001 - a cache that is damaged, or a disk that is full: do without
+            from numba.core.caching import NullCache  # noqa: PLC0415
+
+            kernel._cache = NullCache()  # noqa: SLF001 - Numba has no other way to say it
+            _compile(kernel)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with a compiler, there is another way
+        _warn_once(f"{type(error).__name__}: {error}")
+        return None
+    return cast("Callable[..., None]", kernel)
+
+
+def _compile(kernel: Callable[..., None]) -> None:
+    """A call on no blocks: it compiles and does nothing else, so that what fails fails here."""
+    memory = torch.zeros(8, dtype=torch.float64)
+    at = memory.data_ptr()
+    kernel(at, at, at, 0, 0, 1, at, False, at, False, 0.0, 1.0, 1, at, at, 0)
+
+
+def _warn_once(reason: str) -> None:
+    global _warned  # noqa: PLW0603 - once for the whole process
+    if not _warned:
+        _warned = True
         warnings.warn(
-            f"inface: the fused kernels are not available, steps use torch operations instead ({type(error).__name__}: {error})",
+            f"inface: the fused kernels are not available, steps use torch operations instead ({reason})",
             RuntimeWarning,
             stacklevel=2,
         )
-        return None
-    return kernel
 
 
 class Options(NamedTuple):
@@ -132,6 +158,19 @@ class Options(NamedTuple):
     gradient_bound: float | Tensor | None = None
     momentum: float = 0.0
     maximize: bool = False
+
+    def changed(self, before: Options) -> bool:
+        """Whether these are other options, or hold tensors, which may have changed in place."""
+        return any(
+            isinstance(new, Tensor) or isinstance(old, Tensor) or new != old
+            for new, old in zip(self, before, strict=True)
+        )
+
+
+def _mark(set_: Set) -> float | tuple[int, int]:
+    """What changes when a set's radius does."""
+    radius = set_.radius
+    return (id(radius), radius._version) if isinstance(radius, Tensor) else radius  # noqa: SLF001
 
 
 class Rows:
@@ -146,22 +185,27 @@ class Rows:
     (tensor([[ 0.0000, -0.5000,  0.0000]]), tensor([2.], dtype=torch.float64))
     """
 
-    def __init__(self, set_: Set, x: Tensor) -> None:
+    def __init__(self, set_: Set, x: Tensor, counts: Tensor | None = None) -> None:
         self.set = set_
         self.shape = x.shape
         self.rows = blocks.count(x.shape, set_.per)
-        groups = set_.to_blocks(x).shape[1] if type(set_) in GROUPED else 1
-        self.width = x.numel() // (self.rows * groups)
-        self._family = groups if type(set_) in GROUPED else FAMILIES[type(set_)]
         self.diameter = set_.diameter(blocks.shape(x.shape, set_.per))
         self.gaps = torch.zeros(self.rows, dtype=torch.float64)
-        self.counts = torch.zeros(2, 3, dtype=torch.long)
+        self.counts = torch.zeros(2, 3, dtype=torch.long) if counts is None else counts
+        groups = set_.to_blocks(x).shape[1] if type(set_) in GROUPED else 1
+        self._width = x.numel() // (self.rows * groups)
+        self._family = groups if type(set_) in GROUPED else FAMILIES[type(set_)]
+        self._radius = _mark(set_)
         self._unread = torch.zeros(self.rows, dtype=torch.float64)
-        self._radii = torch.as_tensor(set_.radius, dtype=torch.float64).reshape(-1).contiguous()
-        self._rates = torch.zeros(1, dtype=torch.float64)
+        self._radii = torch.as_tensor(set_.radius, dtype=torch.float64).reshape(-1).clone()
+        self._rates = torch.zeros(self.rows, dtype=torch.float64)
         self._options: Options | None = None
         self._arguments: list[tuple[Any, ...]] = []
         self._small = x.numel() < LARGE or self.rows == 1
+
+    def belongs_to(self, set_: Set, x: Tensor) -> bool:
+        """Whether this is still the place beside that parameter: the same set, of the same radius, and the same shape."""
+        return self.set is set_ and self.shape == x.shape and self._radius == _mark(set_)
 
     def step(self, x: Tensor, g: Tensor, m: Tensor | None, options: Options, strategy: str | None = None) -> None:
         """One half of an iteration on ``x``, and on its momentum ``m``, in place.
@@ -171,7 +215,7 @@ class Rows:
         kernel = available(self.set, x.dtype)
         if kernel is None:
             raise RuntimeError("inface: the fused kernels are not available")
-        if options != self._options or isinstance(options.lr, Tensor) or isinstance(options.gradient_bound, Tensor):
+        if self._options is None or options.changed(self._options):
             self._prepare(options)
         address = x.data_ptr()
         g = g if g.is_contiguous() else g.contiguous()
@@ -181,18 +225,26 @@ class Rows:
             kernel(*memory, 0, self.rows, *self._arguments[half], STRATEGIES[strategy])
         else:
             self._in_threads(functools.partial(kernel, *memory), half, STRATEGIES[strategy])
+        # Autograd must know that memory was written behind its back.
+        torch.autograd.graph.increment_version(x if m is None else (x, m))
 
     def _prepare(self, options: Options) -> None:
         """What a call passes beside the memory: it changes with the options, not from step to step."""
-        rates = torch.as_tensor(step_rate(self.diameter, options.lr, options.gradient_bound), dtype=torch.float64)
-        self._rates = rates.expand(self.rows).contiguous() if rates.numel() > 1 else rates.reshape(1)
+        before, self._options = self._options, options
+        rate = step_rate(self.diameter, options.lr, options.gradient_bound)
+        if isinstance(rate, Tensor) and rate.numel() > 1:
+            self._rates.copy_(rate)
+        else:
+            self._rates.fill_(float(rate))
+        if before is not None and (before.momentum, before.maximize) == (options.momentum, options.maximize):
+            return
         self._arguments = [
             (
-                self.width,
+                self._width,
                 self._radii.data_ptr(),
                 self._radii.numel() > 1,
                 self._rates.data_ptr(),
-                self._rates.numel() > 1,
+                True,
                 1 - options.momentum if options.momentum else 0.0,
                 -1.0 if options.maximize else 1.0,
                 self._family,
@@ -201,7 +253,6 @@ class Rows:
             )
             for slopes, counts in ((self.gaps, self.counts[0]), (self._unread, self.counts[1]))
         ]
-        self._options = options
 
     def _in_threads(self, kernel: Callable[..., None], half: int, strategy: int) -> None:
         """Rows do not depend on each other, so the result does not depend on how they are dealt out."""
@@ -215,7 +266,10 @@ class Rows:
             for i in range(threads)
         ]
         others = [_pool(os.getpid(), threads - 1).submit(job) for job in jobs[1:]]
-        jobs[0]()
+        try:
+            jobs[0]()
+        finally:
+            wait(others)  # whatever happens, nobody may still write when the memory is let go
         for other in others:
             other.result()
         self.counts[half] += counts.sum(0)

@@ -12,21 +12,47 @@ import math
 import numpy as np
 from numba import carray, float32, float64, int32, int64
 
-from .rows import AWAY, REASSOCIATE, TOWARD, ULPS, WITHIN, average_into, compiled, pointer, scale_by, top_magnitude
+# Numba's cache of this file does not see changes in that one: touch this file after them.
+from .rows import (
+    AWAY,
+    REASSOCIATE,
+    TOWARD,
+    ULPS,
+    WITHIN,
+    average_into,
+    bits_of,
+    compiled,
+    pointer,
+    scale_by,
+    top_magnitude,
+)
 
 __all__ = ["groups_float32", "groups_float64"]
 
+# Gradients are measured in units of their largest entry, or of this where that has no inverse.
+TINY = 1e-290
+
 
 @compiled(fastmath=REASSOCIATE)
-def products(g, x):
-    """``<g, x>``, ``<g, g>`` and ``<x, x>`` in float64: squares of small numbers must not vanish."""
-    gx, gg, xx = 0.0, 0.0, 0.0
+def products(g, x, inverse):
+    """``<h, x>``, ``<h, h>`` and ``<x, x>`` in float64, with ``h = inverse g``: no square may vanish or overflow."""
+    hx, hh, xx = 0.0, 0.0, 0.0
     for k in range(x.shape[0]):
-        a, b = float64(g[k]), float64(x[k])
-        gx += a * b
-        gg += a * a
+        a, b = float64(g[k]) * inverse, float64(x[k])
+        hx += a * b
+        hh += a * a
         xx += b * b
-    return gx, gg, xx
+    return hx, hh, xx
+
+
+@compiled(fastmath=REASSOCIATE)
+def pushed_norm(x, g, a, b):
+    """``|a x + b g|``."""
+    total = 0.0
+    for k in range(x.shape[0]):
+        end = a * float64(x[k]) + b * float64(g[k])
+        total += end * end
+    return math.sqrt(total)
 
 
 @compiled()
@@ -90,7 +116,7 @@ def block_step(x, g, sign, r, rate, phase, inner, prices, pushes, norms, eps):
             room = lean * lean + (r - rest - norm) * (r - rest + norm)
             limit = (math.sqrt(max(room, 0.0)) - lean) / (2 * r)
 
-    wanted = slope * rate if slope > 0 else 0.0
+    wanted = slope * rate if 0 < slope < np.inf else 0.0
     hit = wanted >= limit and wanted > 0
     t = limit if hit else wanted
     if not t > 0:
@@ -113,8 +139,9 @@ def block_step(x, g, sign, r, rate, phase, inner, prices, pushes, norms, eps):
         lost = 0.0 if hit else max(1 - t * r / norms[w], 0.0)
     else:
         own, push = 1.0, 2 * t * r
-    # The norm of what is about to be written, |own x_j + push u|.
-    new = own * norm if push == 0 else math.sqrt(max((own * norm) ** 2 + push * push + 2 * own * push * lean, 0.0))
+    # The norm of what is about to be written, |own x_j + push u| with u = -g_j / |g_j|.
+    along = -sign * push / pushes[at] if push != 0 else 0.0
+    new = own * norm if push == 0 else pushed_norm(x[at], g[at], own, along)
     total = scale * rest + new + (lost * norms[w] if phase > AWAY and on else 0.0)
     keeps = on
     if phase == TOWARD:
@@ -129,7 +156,7 @@ def block_step(x, g, sign, r, rate, phase, inner, prices, pushes, norms, eps):
             if push == 0:
                 scale_by(x[i], x.dtype.type(own * repair))
             else:
-                push_along(x[i], g[i], own * repair, -sign * push * repair / pushes[i])
+                push_along(x[i], g[i], own * repair, along * repair)
         elif i == w and phase > AWAY and on:
             scale_by(x[i], x.dtype.type(lost * repair))
         elif factor != 1:
@@ -138,7 +165,7 @@ def block_step(x, g, sign, r, rate, phase, inner, prices, pushes, norms, eps):
 
 
 @compiled()
-def all_blocks(x, g, gb, m, radii, rates, slopes, counts, weight, sign, first, groups, phase, mask, infinite, eps):
+def all_blocks(x, g, gb, m, mb, radii, rates, slopes, counts, weight, sign, first, groups, phase, mask, infinite, eps):
     """The step on every block from ``first`` on; one whose gradient is not finite is left alone, and counted."""
     scratch = np.empty((3, groups))
     for i in range(first, slopes.shape[0]):
@@ -155,20 +182,24 @@ def all_blocks(x, g, gb, m, radii, rates, slopes, counts, weight, sign, first, g
         if weight > 0:
             for j in range(groups):
                 average_into(m[i * groups + j], h[j], weight, sign)
-            h, turn = m[rows], 1.0
+            h, hb, turn = m[rows], mb[rows], 1.0
         inner = 0.0
         for j in range(groups):
-            gx, gg, xx = products(h[j], y[j])
-            scratch[0, j], scratch[1, j], scratch[2, j] = turn * gx, math.sqrt(gg), math.sqrt(xx)
-            inner += turn * gx
+            size = max(float64(bits_of(top_magnitude(hb[j], mask))), TINY)
+            hx, hh, xx = products(h[j], y[j], 1 / size)
+            scratch[0, j], scratch[1, j], scratch[2, j] = turn * size * hx, size * math.sqrt(hh), math.sqrt(xx)
+            inner += turn * size * hx
         r, rate = radii[i if radii.shape[0] > 1 else 0], rates[i if rates.shape[0] > 1 else 0]
         slope, step, hit = block_step(y, h, turn, r, rate, phase, inner, scratch[0], scratch[1], scratch[2], eps)
+        if not math.isfinite(slope):
+            counts[2] += 1
+            continue
         slopes[i] = max(slope, 0.0)
         counts[0] += step > 0
         counts[1] += hit
 
 
-@compiled()
+@compiled(entry=True)
 def groups_float32(
     x, g, m, first, last, width, radii, many_radii, rates, many_rates, weight, sign, groups, slopes, counts, phase
 ):
@@ -176,13 +207,13 @@ def groups_float32(
     n = (last * groups, width)
     all_blocks(
         carray(pointer(x), n, float32), carray(pointer(g), n, float32), carray(pointer(g), n, int32),
-        carray(pointer(m), n, float32), carray(pointer(radii), (last if many_radii else 1,), float64),
+        carray(pointer(m), n, float32), carray(pointer(m), n, int32), carray(pointer(radii), (last if many_radii else 1,), float64),
         carray(pointer(rates), (last if many_rates else 1,), float64), carray(pointer(slopes), (last,), float64),
         carray(pointer(counts), (3,), int64), weight, sign, first, groups, phase, int32(0x7FFFFFFF), int32(0x7F800000), 2.0**-23,
     )  # fmt: skip
 
 
-@compiled()
+@compiled(entry=True)
 def groups_float64(
     x, g, m, first, last, width, radii, many_radii, rates, many_rates, weight, sign, groups, slopes, counts, phase
 ):
@@ -190,7 +221,7 @@ def groups_float64(
     n = (last * groups, width)
     all_blocks(
         carray(pointer(x), n, float64), carray(pointer(g), n, float64), carray(pointer(g), n, int64),
-        carray(pointer(m), n, float64), carray(pointer(radii), (last if many_radii else 1,), float64),
+        carray(pointer(m), n, float64), carray(pointer(m), n, int64), carray(pointer(radii), (last if many_radii else 1,), float64),
         carray(pointer(rates), (last if many_rates else 1,), float64), carray(pointer(slopes), (last,), float64),
         carray(pointer(counts), (3,), int64), weight, sign, first, groups, phase, int64(0x7FFFFFFFFFFFFFFF), int64(0x7FF0000000000000), 2.0**-52,
     )  # fmt: skip

@@ -28,14 +28,14 @@ ULPS = 8
 REASSOCIATE = {"reassoc", "contract", "nsz"}
 
 
-def compiled(**options: Any) -> Any:
-    """``njit`` that releases the GIL and caches on disk, where there is a place for a cache."""
+def compiled(*, entry: bool = False, **options: Any) -> Any:
+    """``njit`` that releases the GIL; an entry is cached on disk with all it calls, where there is a place for a cache."""
 
     def compile_(function: Any) -> Any:
         try:
-            return njit(nogil=True, cache=True, **options)(function)
+            return njit(nogil=True, cache=entry, error_model="numpy", **options)(function)
         except RuntimeError:
-            return njit(nogil=True, **options)(function)
+            return njit(nogil=True, error_model="numpy", **options)(function)
 
     return compile_
 
@@ -292,7 +292,7 @@ def one_hot_row(x, xb, g, gb, r, rate, sign, family, phase, j, inner, size, mask
             room = along * along + (r - rest - norm) * (r - rest + norm)
             limit = (math.sqrt(max(room, 0.0)) - along) / (2 * r)
 
-    wanted = slope * rate if slope > 0 else 0.0
+    wanted = slope * rate if 0 < slope < np.inf else 0.0
     hit = wanted >= limit and wanted > 0
     t = limit if hit else wanted
     if not t > 0:
@@ -436,7 +436,7 @@ def box_row(x, g, radius, rate, sign, phase, mask, eps):
         else:
             slope = forth + back
             limit = float64(room) / (2 * radius)
-    wanted = slope * rate if slope > 0 else 0.0
+    wanted = slope * rate if 0 < slope < np.inf else 0.0
     hit = wanted >= limit and wanted > 0
     t = limit if hit else wanted
     if t > 0:
@@ -478,12 +478,15 @@ def all_rows(
             slope, step, hit = one_hot_row(
                 x[i], xb[i], h, hb, r, rate, turn, family, phase, j, turn * inner, size, mask, low, eps
             )
+        if not math.isfinite(slope):
+            counts[2] += 1
+            continue
         slopes[i] = max(slope, 0.0)
         counts[0] += step > 0
         counts[1] += hit
 
 
-@compiled()
+@compiled(entry=True)
 def rows_float32(
     x, g, m, first, last, width, radii, many_radii, rates, many_rates, weight, sign, family, slopes, counts, phase
 ):
@@ -501,7 +504,7 @@ def rows_float32(
     )  # fmt: skip
 
 
-@compiled()
+@compiled(entry=True)
 def rows_float64(
     x, g, m, first, last, width, radii, many_radii, rates, many_rates, weight, sign, family, slopes, counts, phase
 ):
