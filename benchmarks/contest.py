@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
-__all__ = ["contest"]
+__all__ = ["Contender", "contest"]
 
 
-def contest(contenders: dict[str, Callable[[], object]], *, seconds: float, least: int = 5) -> dict[str, float]:
+def nothing() -> None:
+    """What most contenders do before they are timed."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """What is timed, and what must happen before each time without being timed."""
+
+    run: Callable[[], object]
+    before: Callable[[], object] = nothing
+
+
+def contest(contenders: dict[str, Contender], *, seconds: float, least: int = 5) -> dict[str, float]:
     """The minimum time of each contender, called in turns for about so many seconds.
 
     A contender that does several kinds of work in turn (the halves of an iteration) returns the kind of its call; its
     times are then told apart by it.
     """
     best: dict[str, float] = {}
-    for run in contenders.values():
-        run()
-        run()
+    for contender in contenders.values():
+        for _ in range(2):
+            contender.before()
+            contender.run()
     end = time.perf_counter() + seconds
     rounds = 0
     while rounds < least or time.perf_counter() < end:
-        for name, run in contenders.items():
+        for name, contender in contenders.items():
+            contender.before()
+            run = contender.run
             start = time.perf_counter()
             kind = run()
             taken = time.perf_counter() - start
