@@ -238,6 +238,17 @@ def test_no_move_overlooks_a_gradient_that_is_not_finite(set_, name, bad):
         assert torch.isfinite(slope).sum() == len(slope) - 1
 
 
+@pytest.mark.parametrize("set_", [NuclearBall(3.0, per="output"), SpectralBall(3.0, per="output")], ids=repr)
+def test_a_matrix_that_is_not_finite_does_not_cost_the_others_their_vertex(set_):
+    g = tensor(np.random.default_rng(22).standard_normal((3, 4, 2)))
+    spoiled = g.clone()
+    spoiled[1, 0, 0] = float("nan")
+    x = set_.project(g)
+    calls = [set_.vertex] + ([lambda y: set_.face_vertex(x, y)] if set_.has_faces else [])
+    for call in calls:
+        np.testing.assert_allclose(call(spoiled)[[0, 2]], call(g)[[0, 2]], rtol=1e-13)
+
+
 @pytest.mark.parametrize("name", IN_FACE)
 @pytest.mark.parametrize("p", POLYTOPES)
 def test_in_face_moves_of_a_polytope_have_the_slope_and_the_limit_of_brute_force(p, name):

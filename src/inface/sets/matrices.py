@@ -32,7 +32,7 @@ class MatrixSet(Set):
 
 
 def clean(g: Tensor) -> Tensor:
-    """Blocks with a NaN or an infinity replaced by zeros: LAPACK refuses them, and a zero gradient moves nothing."""
+    """Blocks with a NaN or an infinity replaced by zeros: LAPACK refuses the whole batch for one of them."""
     return torch.where(spread(finite(g), g), g, 0)
 
 

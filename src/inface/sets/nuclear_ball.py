@@ -100,11 +100,11 @@ class NuclearBall(MatrixSet):
         return torch.where(t > 0, end, x)
 
     def dense_vertex(self, g: Tensor) -> Tensor:
-        return self._dense(self._best(g)[0], g)
+        return self._dense(self._best(clean(g))[0], g)
 
     def dense_face_vertex(self, x: Tensor, g: Tensor) -> Tensor:
         factors, on = self._face(x)
-        z = _extreme(factors, g, largest=False)
+        z = _extreme(factors, clean(g), largest=False)
         return torch.where(spread(on, x), self._dense(_rank_one(factors, z), x), self.dense_vertex(g))
 
     def ray(self, x: Tensor, d: Tensor) -> Tensor:

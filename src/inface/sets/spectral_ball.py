@@ -39,7 +39,7 @@ class SpectralBall(MatrixSet):
     has_faces = False
 
     def toward(self, x: Tensor, g: Tensor) -> Toward:
-        vertex = self.dense_vertex(clean(g))
+        vertex = self.dense_vertex(g)
         slope = dot(g, x - vertex)
         return Toward(slope=slope, limit=torch.ones_like(slope), vertex=vertex)
 
@@ -50,7 +50,7 @@ class SpectralBall(MatrixSet):
         return torch.where(t > 0, torch.lerp(x, move.vertex, t), x)
 
     def dense_vertex(self, g: Tensor) -> Tensor:
-        factor, size = polar(g)
+        factor, size = polar(clean(g))
         eye = torch.eye(*g.shape[1:], dtype=g.dtype, device=g.device)
         return torch.where(spread(size > 0, g), -factor, eye) * spread(self.r(g), g).to(g.dtype)
 
