@@ -641,3 +641,24 @@ def test_a_load_hook_may_reorder_parameters_by_name_before_anything_is_checked()
     train(model, opt, 7, 12)
     train(other, live, 7, 12)
     assert_same(values(model), values(other))
+
+
+def test_options_that_are_none_are_refused_when_they_are_loaded():
+    p = torch.nn.Parameter(torch.zeros(2, 3))
+    opt = inface.FrankWolfe([{"params": [p], "set": L1Ball(1.0)}], lr=0.1)
+    state = opt.state_dict()
+    state["param_groups"][0]["in_face"] = "bogus"
+    with pytest.raises(ValueError, match=r"load_state_dict: group 0: .*got 'bogus'"):
+        opt.load_state_dict(state)
+
+
+def test_switching_second_halves_off_between_two_halves_loses_no_gradient():
+    w, y = torch.nn.Parameter(torch.zeros(2, 3)), torch.nn.Parameter(torch.zeros(1))
+    opt = inface.FrankWolfe([{"params": [w], "set": L1Ball(1.0)}, {"params": [y]}], lr=0.1, in_face="away")
+    for _ in range(2):
+        w.grad, y.grad = torch.ones(2, 3), torch.ones(1)
+        opt.step()
+        for group in opt.param_groups:
+            group["in_face"] = None
+    assert y.item() == pytest.approx(-0.2)
+    assert opt.report().frank_wolfe == 4

@@ -213,6 +213,20 @@ def test_a_gradient_that_is_not_finite_leaves_its_block_and_momentum_alone_and_t
     assert opt.report().skipped == 2
 
 
+@pytest.mark.parametrize("set_", SETS, ids=lambda s: s.kind)
+def test_a_function_as_in_face_skips_blocks_whose_gradient_is_not_finite_too(set_):
+    start = set_.project(torch.randn(5, 6, generator=torch.Generator().manual_seed(0)))
+    p, opt = optimizer(start, set_, in_face=lambda s, x, g: s.dense_vertex(torch.nan_to_num(g, 0, 0, 0)) - x)
+    step(p, opt, torch.ones(5, 6))
+    before = p.detach().clone()
+    g = torch.ones(5, 6)
+    g[2, 4] = float("nan")
+    step(p, opt, g)
+    rows = slice(2, 3) if set_.per == "output" else slice(None)
+    assert torch.equal(p.detach()[rows], before[rows])
+    assert opt.report().skipped == 1
+
+
 def test_the_first_finite_gradient_starts_the_average_of_a_block_that_began_with_nan():
     p, opt = optimizer(torch.zeros(2, 3), L1Ball(1.0), momentum=0.9)
     step(p, opt, [[float("nan"), 0.0, 0.0], [1.0, 0.0, 0.0]])

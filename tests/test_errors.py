@@ -180,3 +180,65 @@ def test_a_direction_that_breaks_step_4b_is_refused_before_any_parameter_moves(d
 def test_the_smaller_functions_refuse_bad_values_too(call):
     with pytest.raises(ValueError, match=r"must be|wanted|matches no|is constrained by"):
         call()
+
+
+def test_a_convex_bound_with_free_parameters_wants_their_distance():
+    p = Parameter(torch.ones(2))
+    opt = inface.FrankWolfe([p], lr=0.1)
+    p.grad = torch.tensor([3.0, 4.0])
+    opt.step()
+    with pytest.raises(ValueError, match=r"R must be given.* gradient norm is 5"):
+        inface.convex_bound(opt.report().gap)
+
+
+@pytest.mark.parametrize("project", [False, True])
+@pytest.mark.parametrize("set_", [L1Ball(1.0), LInfBall(1.0), SpectralBall(1.0)], ids=lambda s: s.kind)
+def test_a_start_that_is_not_finite_is_refused_whatever_may_be_projected(set_, project):
+    p = Parameter(torch.tensor([[0.1, 0.2], [math.nan, 0.0]]))
+    with pytest.raises(ValueError, match=r'"fc1.weight" is not finite in block \d'):
+        inface.FrankWolfe([{"params": [("fc1.weight", p)], "set": set_}], lr=0.1, project=project)
+
+
+@pytest.mark.parametrize("options", [{"in_face": lambda s, x, g: -g}, {"differentiable": True}])
+def test_the_kernel_is_refused_where_only_torch_operations_will_do(options):
+    with pytest.raises(ValueError, match=r'fused=True does not go with .*"fc1.weight"'):
+        constrained(L1Ball(1.0), fused=True, **options)
+
+
+@pytest.mark.parametrize("option", ["maximize", "every_gradient", "project"])
+def test_a_word_is_not_a_yes_or_no(option):
+    with pytest.raises(ValueError, match=rf"{option} must be True or False, got 'no'.*group 0: fc1.weight"):
+        constrained(L1Ball(1.0), **{option: "no"})
+
+
+@pytest.mark.parametrize("lr", [-1.0, math.nan, math.inf])
+def test_a_learning_rate_that_went_wrong_stops_the_step_before_anything_moves(lr):
+    opt = constrained(L1Ball(1.0))
+    p = opt.param_groups[0]["params"][0]
+    p.grad = torch.ones(2, 3)
+    opt.param_groups[0]["lr"] = lr
+    with pytest.raises(ValueError, match="lr must be >= 0 and finite"):
+        opt.step()
+    assert (p == 0).all()
+
+
+def test_numbers_of_numpy_are_numbers():
+    numpy = pytest.importorskip("numpy")
+    inface.FrankWolfe([Parameter(torch.zeros(2))], lr=numpy.float32(0.1), momentum=numpy.float64(0.5))
+
+
+def test_an_argument_with_another_number_of_blocks_or_of_whole_numbers_is_refused():
+    with pytest.raises(ValueError, match="radius has 2 values, wanted one for each of the 1 blocks of an argument"):
+        L1Ball(torch.tensor([1.0, 2.0])).contains(torch.zeros(5))
+    with pytest.raises(ValueError, match=r"wanted a floating-point tensor, got torch\.int64"):
+        L1Ball(1.0).vertex(torch.zeros(2, 2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1", "linf", "spectral"])
+def test_a_free_gradient_that_is_not_finite_is_taken_as_sgd_takes_it(norm):
+    p, w = Parameter(torch.ones(2, 2)), Parameter(torch.zeros(2, 2))
+    opt = inface.FrankWolfe([{"params": [w], "set": L1Ball(1.0)}, {"params": [p]}], lr=0.1, norm=norm)
+    p.grad, w.grad = torch.tensor([[math.nan, 1.0], [1.0, 1.0]]), torch.ones(2, 2)
+    opt.step()
+    assert torch.isnan(p).any()
+    assert torch.isfinite(w).all()

@@ -378,3 +378,19 @@ def test_reports_add_up_over_parameters_and_skipped_blocks_have_no_gap(fused):
     assert (report.frank_wolfe, report.skipped) == (8, 4)
     assert [gaps.count_nonzero() for gaps in report.gap.blocks.values()] == [2, 2, 2, 2]
     assert torch.isfinite(opt.gap)
+
+
+def test_a_group_that_is_frozen_later_no_longer_counts():
+    first, second = torch.nn.Parameter(torch.zeros(2, 3)), torch.nn.Parameter(torch.zeros(2, 3))
+    opt = inface.FrankWolfe([{"params": [p], "set": L1Ball(1.0)} for p in (first, second)], lr=0.1)
+    first.grad, second.grad = torch.ones(2, 3), 5 * torch.ones(2, 3)
+    opt.step()
+    alone = inface.FrankWolfe([{"params": [torch.nn.Parameter(torch.zeros(2, 3))], "set": L1Ball(1.0)}], lr=0.1)
+    alone.param_groups[0]["params"][0].grad = torch.ones(2, 3)
+    alone.step()
+    assert opt.gap != alone.gap
+    opt.param_groups[1]["lr"] = 0.0
+    assert opt.gap == alone.gap
+    opt.param_groups[1]["lr"] = 0.1
+    second.requires_grad_(requires_grad=False)
+    assert opt.gap == alone.gap

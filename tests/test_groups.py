@@ -93,3 +93,9 @@ def test_a_model_without_a_mapping_and_a_mapping_without_a_model_are_type_errors
         inface.FrankWolfe(model.parameters(), {"0.weight": L1Ball(1.0)}, lr=0.1)
     with pytest.raises(TypeError, match="lr is missing"):
         inface.FrankWolfe(model.parameters())
+
+
+@pytest.mark.parametrize("options", [{"lrr": 1.0}, {"in_fase": "away"}, {"params": []}])
+def test_an_option_that_is_none_is_named(model, options):
+    with pytest.raises(ValueError, match=rf'pattern "0.weight": .{next(iter(options))}. is no option of a group'):
+        inface.param_groups(model, {"0.weight": {"set": L1Ball(1.0), **options}})

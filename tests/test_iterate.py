@@ -108,3 +108,21 @@ def test_the_bound_is_the_papers(in_face):
     options = {"L": L, "initial": initial, "sigma": sigma, "kappa": kappa, "in_face": in_face}
     assert squared_gap_bound(K, batch_sizes=sizes, **options) == pytest.approx(expected, rel=1e-14)
     assert squared_gap_bound(K, batch_sizes=growing(), **options) == pytest.approx(expected, rel=1e-14)
+
+
+def test_parameters_that_alternate_out_of_step_do_not_stop_it():
+    first, second = Parameter(torch.zeros(1)), Parameter(torch.zeros(1))
+    opt = inface.FrankWolfe([first, second], lr=1.0, in_face="away")
+    iterate = inface.RandomIterate(opt)
+    for k in range(9):
+        first.grad, second.grad = torch.ones(1), torch.ones(1) if k else None
+        opt.step()
+    assert iterate.count == 1 + 4
+
+
+def test_a_parameter_that_is_added_later_is_named_as_the_trouble():
+    p, opt, _ = follow(0, 1)
+    opt.add_param_group({"params": [Parameter(torch.zeros(1))]})
+    p.grad = torch.ones(1)
+    with pytest.raises(ValueError, match="has 2 parameters, had 1"):
+        opt.step()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.nn import Parameter
 
 import inface
+from inface.kernels import alike, fits
 from inface.sets import GroupL1Ball, L1Ball, L2Ball, LInfBall, NuclearBall, Simplex
 
 SETS = [L1Ball, Simplex, LInfBall, GroupL1Ball, L2Ball]
@@ -297,3 +298,98 @@ def test_memory_that_changed_under_a_parameter_is_never_stepped_on_blindly(momen
         opt.state[p]["momentum_buffer"] = torch.zeros(2, 3)
     opt.step()
     assert (p != 0).sum() == 2
+
+
+def test_autograd_is_told_of_the_memory_that_a_kernel_writes():
+    p = Parameter(torch.zeros(2, 3))
+    opt = inface.FrankWolfe([{"params": [p], "set": L1Ball(1.0)}], lr=0.1, momentum=0.5, fused=True)
+    loss = p.square().sum()
+    loss.backward(retain_graph=True)
+    p.grad = torch.ones(2, 3)
+    opt.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_subclass_that_has_no_memory_goes_through_torch():
+    class Wrapped(torch.Tensor):
+        pass
+
+    assert not fits(L1Ball(1.0), torch.zeros(2, 3).as_subclass(Wrapped))
+    assert not alike(torch.zeros(2, 3), torch.zeros(2, 3).as_subclass(Wrapped), None)
+    assert not alike(torch.zeros(2, 3), torch._neg_view(torch.zeros(2, 3)), None)
+
+
+@pytest.mark.parametrize("set_", [GroupL1Ball(1.0), L2Ball(1.0)], ids=lambda s: s.kind)
+@pytest.mark.parametrize("size", [1e-170, 1e-30, 1e150])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_gradients_of_any_size_neither_vanish_nor_overflow_in_groups(set_, size, strategy):
+    start = set_.project(torch.randn(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    g = torch.randn(4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    results = [
+        run(start, [g * size] * 2, set_, fused=True, lr=0.3 / size, in_face=strategy),
+        run(start, [g] * 2, set_, fused=False, lr=0.3, in_face=strategy),
+    ]
+    torch.testing.assert_close(results[0][0][-1], results[1][0][-1], rtol=0, atol=1e-12)
+    tiny = run(start, [g * 1e-310] * 2, set_, fused=True, lr=1e305, in_face=strategy)[0][-1]
+    assert set_.contains(tiny).all()
+
+
+def test_an_interior_step_of_a_group_that_reaches_the_sphere_lands_on_it():
+    direction = torch.randn(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    start = torch.zeros(2, 50, dtype=torch.float64)
+    start[0], start[1, 0] = 0.4 * direction / direction.norm(), 0.6 - 1e-8
+    g = torch.zeros(2, 50, dtype=torch.float64)
+    g[0] = -direction
+    after = run(start, [g * 0, g], GroupL1Ball(1.0), fused=True, in_face="away", lr=1e6)[0][-1]
+    assert GroupL1Ball(1.0).contains(after).all()
+    assert GroupL1Ball(1.0).norm(after).item() == pytest.approx(1.0, abs=1e-15)
+
+
+def test_options_may_change_between_numbers_and_tensors_and_so_may_the_radius():
+    results = []
+    for fused in (True, False):
+        p = Parameter(torch.full((2, 3), 0.1))
+        set_ = L1Ball(torch.tensor([1.0, 2.0]))
+        opt = inface.FrankWolfe([{"params": [p], "set": set_}], lr=0.1, fused=fused)
+        for change in (
+            {"lr": torch.tensor(0.2)},
+            {"gradient_bound": torch.tensor([5.0, 6.0])},
+            {"gradient_bound": 7.0},
+            {"lr": 0.3},
+        ):
+            opt.param_groups[0].update(change)
+            p.grad = torch.ones(2, 3)
+            opt.step()
+        opt.param_groups[0]["set"].radius.mul_(3)
+        opt.step()
+        results.append((p.detach().clone(), opt.report().frank_wolfe))
+    torch.testing.assert_close(results[0][0], results[1][0])
+    assert results[0][1] == results[1][1] == 10
+
+
+def test_a_damaged_cache_is_done_without(tmp_path, expected):
+    in_a_process(NUMBA_CACHE_DIR=str(tmp_path))
+    damaged = [file for file in tmp_path.rglob("*.nb*") if file.is_file()]
+    assert damaged
+    for file in damaged:
+        file.write_bytes(file.read_bytes()[:20])
+    result = in_a_process(NUMBA_CACHE_DIR=str(tmp_path))
+    assert result["fused"]
+    assert result["p"] == expected
+
+
+def test_a_forked_process_has_threads_of_its_own():
+    start = L1Ball(1.0).project(torch.randn(401, 700, generator=torch.Generator().manual_seed(0)))
+    g = torch.randn(401, 700, generator=torch.Generator().manual_seed(1))
+    try:
+        torch.set_num_threads(2)
+        here = run(start, [g], L1Ball(1.0), fused=True)[0][-1]
+        child = os.fork()
+        if child == 0:
+            same = torch.equal(run(start, [g], L1Ball(1.0), fused=True)[0][-1], here)
+            os._exit(0 if same else 1)
+        _, status = os.waitpid(child, 0)
+    finally:
+        torch.set_num_threads(1)
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -231,13 +231,27 @@ def find_signed(gb, flip, mask, low):
 
 
 @compiled()
-def others(x, j, w):
+def sum_row(x, g, sizes):
+    """``<g, x>``, which is not finite if ``g`` is not, and ``|x|_1``, whose parts are kept piece by piece."""
+    inner, size = 0.0, 0.0
+    for piece in range(0, x.shape[0], PIECE):
+        end = min(piece + PIECE, x.shape[0])
+        part = dot_and_size(g[piece:end], x[piece:end])
+        inner += float64(part[0])
+        sizes[piece // PIECE] = float64(part[1])
+        size += sizes[piece // PIECE]
+    return inner, size
+
+
+@compiled()
+def others(x, j, w, sizes):
     """The sum of all magnitudes but two, added up directly: a difference would cancel."""
     own, held = x[j], x[w]
     x[j] = x[w] = 0
     total = 0.0
-    for piece in range(0, x.shape[0], PIECE):
-        total += float64(size_of(x[piece : min(piece + PIECE, x.shape[0])]))
+    for i in range(sizes.shape[0]):
+        touched = i == j // PIECE or i == w // PIECE
+        total += float64(size_of(x[i * PIECE : min((i + 1) * PIECE, x.shape[0])])) if touched else sizes[i]
     x[j], x[w] = own, held
     return total
 
@@ -246,7 +260,7 @@ def others(x, j, w):
 
 
 @compiled()
-def one_hot_row(x, xb, g, gb, r, rate, sign, family, phase, j, inner, size, mask, low, eps):
+def one_hot_row(x, xb, g, gb, r, rate, sign, family, phase, j, inner, size, sizes, mask, low, eps):
     """The step of one row whose vertices have one entry: ``(slope, step, hit)``. See ``group_sum`` for the formulas."""
     on = family == SIMPLEX or size >= r * (1 - ULPS * eps)
     whole = gb.dtype.type
@@ -256,6 +270,8 @@ def one_hot_row(x, xb, g, gb, r, rate, sign, family, phase, j, inner, size, mask
             j = find_signed(gb, whole(turned ^ low), mask, low)
             u = 1.0
         else:
+            if phase != TOWARD:
+                j = reduce_row(x, g, gb, mask)[1]
             slant = -sign * g[j] if phase == AWAY else sign * g[j]
             u = -1.0 if slant > 0 else 1.0
     else:
@@ -267,14 +283,14 @@ def one_hot_row(x, xb, g, gb, r, rate, sign, family, phase, j, inner, size, mask
     scale, wanted, limit, keeps = 1.0, 0.0, 1.0, on
 
     if phase <= WITHIN:
-        rest = size - norm if phase == TOWARD else others(x, j, j)
+        rest = size - norm if phase == TOWARD else others(x, j, j, sizes)
         slope = inner - r * u * price
         if phase == TOWARD:
             keeps = on and along >= norm * (1 - 4 * eps)
         elif on and rest == 0:
             slope = 0.0
     elif phase == AWAY:
-        rest = others(x, j, j)
+        rest = others(x, j, j, sizes)
         slope = 0.0 if on and rest == 0 else r * u * price - inner
         if on:
             limit = norm / rest if rest > 0 else norm
@@ -282,7 +298,7 @@ def one_hot_row(x, xb, g, gb, r, rate, sign, family, phase, j, inner, size, mask
             bend = (norm - along) * (norm + along) + (r - along - rest) * (r - along + rest)
             limit = (r - rest - norm) * (r - rest + norm) / (bend if bend > 0 else 1.0)
     else:
-        rest = others(x, j, w)
+        rest = others(x, j, w, sizes)
         if on:
             worst = 1.0 if x[w] > 0 else -1.0
             slope = 0.0 if j == w else r * (worst * sign * float64(g[w]) - u * price)
@@ -458,6 +474,7 @@ def all_rows(
     x, xb, g, gb, m, mb, radii, rates, slopes, counts, weight, sign, first, family, phase, mask, low, infinite, eps
 ):
     """The step on every row from ``first`` on; a row whose gradient is not finite is left alone, and counted."""
+    sizes = np.empty(-(-x.shape[1] // PIECE))
     for i in range(first, x.shape[0]):
         h, hb, turn = g[i], gb[i], sign
         r, rate = radii[i if radii.shape[0] > 1 else 0], rates[i if rates.shape[0] > 1 else 0]
@@ -471,12 +488,18 @@ def all_rows(
         if family == BOX:
             slope, step, hit = box_row(x[i], h, r, rate, turn, phase, mask, eps)
         else:
-            top, j, inner, size = reduce_row(x[i], h, hb, mask)
-            if top >= infinite:
+            j = 0
+            if phase == TOWARD:
+                top, j, inner, size = reduce_row(x[i], h, hb, mask)
+                finite = top < infinite
+            else:
+                inner, size = sum_row(x[i], h, sizes)
+                finite = math.isfinite(inner)
+            if not finite:
                 counts[2] += 1
                 continue
             slope, step, hit = one_hot_row(
-                x[i], xb[i], h, hb, r, rate, turn, family, phase, j, turn * inner, size, mask, low, eps
+                x[i], xb[i], h, hb, r, rate, turn, family, phase, j, turn * inner, size, sizes, mask, low, eps
             )
         if not math.isfinite(slope):
             counts[2] += 1
