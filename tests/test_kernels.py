@@ -377,19 +377,3 @@ def test_a_damaged_cache_is_done_without(tmp_path, expected):
     result = in_a_process(NUMBA_CACHE_DIR=str(tmp_path))
     assert result["fused"]
     assert result["p"] == expected
-
-
-def test_a_forked_process_has_threads_of_its_own():
-    start = L1Ball(1.0).project(torch.randn(401, 700, generator=torch.Generator().manual_seed(0)))
-    g = torch.randn(401, 700, generator=torch.Generator().manual_seed(1))
-    try:
-        torch.set_num_threads(2)
-        here = run(start, [g], L1Ball(1.0), fused=True)[0][-1]
-        child = os.fork()
-        if child == 0:
-            same = torch.equal(run(start, [g], L1Ball(1.0), fused=True)[0][-1], here)
-            os._exit(0 if same else 1)
-        _, status = os.waitpid(child, 0)
-    finally:
-        torch.set_num_threads(1)
-    assert os.waitstatus_to_exitcode(status) == 0
