@@ -35,6 +35,11 @@ class ModifiedGap:
         free: its second term, the gradient norm of the free parameters.
         scale: :math:`\sqrt{lr_{ref} \sum_i C_i}`, which is :math:`\sqrt{C / 2L}`.
         blocks: :math:`\tilde G_i` of every block, by parameter name.
+
+    >>> import torch
+    >>> gap = combine([BlockGaps("fc.weight", torch.tensor([1.0, 3.0]), 2.0, 0.5, None)], [FreeNorm(torch.tensor(9.0), 0.5)])
+    >>> round(float(gap), 4), float(gap.free), gap.sets
+    (4.4142, 3.0, {'fc.weight': tensor(4.)})
     """
 
     value: Tensor

@@ -40,6 +40,12 @@ class Nonzeros:
         percent: of all parameters of the network, free ones and biases included, how many are not zero.
         count: the same as a number of parameters.
         total: the number of parameters.
+
+    >>> import torch, inface
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> _ = model.weight.data.copy_(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
+    >>> inface.sparsity.nonzeros(model, layers="weight")
+    Nonzeros(layers={'weight': LayerNonzeros(percent=25.0, edges=0.5, exact_percent=25.0)}, percent=25.0, count=1, total=4)
     """
 
     layers: dict[str, LayerNonzeros]

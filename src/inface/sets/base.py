@@ -72,6 +72,24 @@ class Set(ABC):
 
     The methods that take ``x``, ``g`` or ``d`` in the parameter's own shape are for people, research and checking;
     the optimizer works on blocks, with the methods whose arguments are called so.
+
+    >>> import torch
+    >>> from inface.sets import L1Ball
+    >>> ball, x = L1Ball(2.0), torch.tensor([[1.5, 0.0, -0.5], [1.0, 0.0, 0.0]])
+    >>> ball.norm(x), ball.contains(x)
+    (tensor([2., 1.], dtype=torch.float64), tensor([True, True]))
+    >>> ball.vertex(torch.tensor([[0.0, 3.0, 0.0], [-1.0, 0.0, 0.0]]))
+    tensor([[ 0., -2.,  0.],
+            [ 2.,  0.,  0.]])
+    >>> ball.face_vertex(x, torch.tensor([[0.0, 3.0, -1.0], [-1.0, 0.0, 0.0]]))
+    tensor([[2., 0., 0.],
+            [2., 0., 0.]])
+    >>> ball.max_step(x, torch.tensor([[-1.0, 0.0, -1.0], [1.0, 0.0, 0.0]]))
+    tensor([1.5000, 1.0000], dtype=torch.float64)
+    >>> ball.project(torch.tensor([[3.0, 0.0, -2.0]]))
+    tensor([[ 1.5000,  0.0000, -0.5000]])
+    >>> ball.diameter(torch.Size([3]))
+    4.0
     """
 
     kind: ClassVar[str]
@@ -259,6 +277,7 @@ class Set(ABC):
     def from_dict(data: dict[str, Any]) -> Set:
         """A set from its plain data.
 
+        >>> from inface.sets import Set
         >>> Set.from_dict({"kind": "l1", "radius": 2.0, "per": "output"})
         L1Ball(radius=2.0, per='output')
         """
