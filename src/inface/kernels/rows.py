@@ -68,8 +68,10 @@ def bits_of(typing_context: Any, value: Any) -> Any:  # noqa: ARG001 - Numba's i
 
 # ---------------------------------------------------------------------- loops over one piece
 #
-# Numba widens small integers; casting every result back (``whole``) keeps the vectors full. Sums run in the dtype of the
-# row over a piece of at most 256, spread over the lanes of a vector, and in float64 from piece to piece.
+# A negative float is its sign bit and a magnitude; as an integer that orders like it, it is minus that magnitude, which
+# makes one zero of both. Numba widens small integers; casting every result back (``whole``) keeps the vectors full. Sums
+# run in the dtype of the row over a piece of at most 256, spread over the lanes of a vector, and in float64 from piece to
+# piece.
 
 
 @compiled()
@@ -93,27 +95,25 @@ def first_magnitude(bits, top, mask):
 
 
 @compiled()
-def top_signed(gb, flip, mask, low):
+def top_signed(gb, flip, low):
     """The largest number, as an integer that orders like it; ``flip`` changes its sign."""
     whole = gb.dtype.type
     top = low
     for k in range(gb.shape[0]):
         bits = whole(gb[k] ^ flip)
-        key = whole(bits ^ mask) if bits < whole(0) else bits
-        key = whole(0) if key == whole(-1) else key
+        key = whole(low - bits) if bits < whole(0) else bits
         top = max(top, key)
     return top
 
 
 @compiled()
-def first_signed(gb, top, flip, mask):
+def first_signed(gb, top, flip, low):
     """The first place of that number in a piece that has it."""
     whole = gb.dtype.type
     first = whole(PIECE)
     for k in range(gb.shape[0]):
         bits = whole(gb[k] ^ flip)
-        key = whole(bits ^ mask) if bits < whole(0) else bits
-        key = whole(0) if key == whole(-1) else key
+        key = whole(low - bits) if bits < whole(0) else bits
         first = min(first, whole(k) if key == top else whole(PIECE))
     return first
 
@@ -125,8 +125,7 @@ def top_key(xb, gb, flip, mask, low):
     top = low
     for k in range(xb.shape[0]):
         bits = whole(whole(gb[k] ^ whole(xb[k] & low)) ^ flip)
-        key = whole(bits ^ mask) if bits < whole(0) else bits
-        key = whole(0) if key == whole(-1) else key
+        key = whole(low - bits) if bits < whole(0) else bits
         key = low if whole(xb[k] & mask) == whole(0) else key
         top = max(top, key)
     return top
@@ -139,8 +138,7 @@ def first_key(xb, gb, top, flip, mask, low):
     first = whole(PIECE)
     for k in range(xb.shape[0]):
         bits = whole(whole(gb[k] ^ whole(xb[k] & low)) ^ flip)
-        key = whole(bits ^ mask) if bits < whole(0) else bits
-        key = whole(0) if key == whole(-1) else key
+        key = whole(low - bits) if bits < whole(0) else bits
         key = low if whole(xb[k] & mask) == whole(0) else key
         first = min(first, whole(k) if key == top else whole(PIECE))
     return first
@@ -220,14 +218,14 @@ def find_key(xb, gb, flip, mask, low):
 
 
 @compiled()
-def find_signed(gb, flip, mask, low):
+def find_signed(gb, flip, low):
     """The first place of the largest number."""
     best, start = low, 0
     for piece in range(0, gb.shape[0], PIECE):
-        top = top_signed(gb[piece : min(piece + PIECE, gb.shape[0])], flip, mask, low)
+        top = top_signed(gb[piece : min(piece + PIECE, gb.shape[0])], flip, low)
         if top > best:
             best, start = top, piece
-    return start + first_signed(gb[start : min(start + PIECE, gb.shape[0])], best, flip, mask)
+    return start + first_signed(gb[start : min(start + PIECE, gb.shape[0])], best, flip, low)
 
 
 @compiled()
@@ -267,7 +265,7 @@ def one_hot_row(x, xb, g, gb, r, rate, sign, family, phase, j, inner, size, size
     turned = low if sign < 0 else whole(0)
     if phase == TOWARD or not on:
         if family == SIMPLEX:
-            j = find_signed(gb, whole(turned ^ low), mask, low)
+            j = find_signed(gb, whole(turned ^ low), low)
             u = 1.0
         else:
             if phase != TOWARD:
