@@ -157,8 +157,8 @@ def test_per_block_radii_and_per_tensor_balls_agree(set_):
 @pytest.mark.parametrize("strategy", ["away", "pairwise"])
 def test_the_result_does_not_depend_on_the_number_of_threads(set_, strategy):
     ball = set_(1.0)
-    start = ball.project(torch.randn(401, 700, generator=torch.Generator().manual_seed(0)))
-    gradients = torch.randn(4, 401, 700, generator=torch.Generator().manual_seed(1))
+    start = ball.project(torch.randn(401, 5300, generator=torch.Generator().manual_seed(0)))
+    gradients = torch.randn(2, 401, 5300, generator=torch.Generator().manual_seed(1))
     results = []
     try:
         for threads in (1, 2, 3):

@@ -28,8 +28,8 @@ FAMILIES: dict[type[Set], int] = {L1Ball: 0, Simplex: 1, LInfBall: 2}
 GROUPED: tuple[type[Set], ...] = (GroupL1Ball, L2Ball)
 STRATEGIES = {None: 0, "frank-wolfe": 1, "away": 2, "pairwise": 3}
 
-# Below this many entries a second thread costs more than it gives.
-LARGE = 1 << 17
+# Below this many entries a second thread costs more than it gives: torch's own threads are still spinning on its core.
+LARGE = 1 << 21
 
 # A subclass may say that it is contiguous CPU memory and have none (a sharded tensor does).
 PLAIN = (Tensor, Parameter)
