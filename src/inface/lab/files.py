@@ -61,7 +61,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
     from safetensors.torch import save_file
 
     with replacing(path) as partial:
-        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, partial, metadata)
+        save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, partial, metadata)
 
 
 def read_json(path: Path) -> dict[str, Any]:

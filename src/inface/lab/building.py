@@ -1,0 +1,84 @@
+"""From settings to an experiment, a network and an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+import inface
+from inface import FrankWolfe
+from inface.sets import NuclearBall, SpectralBall
+
+from .experiment import Experiment
+from .experiments import find
+from .settings import Settings
+
+__all__ = ["experiment_of", "make_model", "make_optimizer", "surroundings"]
+
+
+def experiment_of(settings: Settings) -> Experiment:
+    """The experiment that the settings name, with their radii.
+
+    >>> experiment_of(Settings("digits", radius=(3.0,))).sets["fc2.weight"]
+    L1Ball(radius=3.0, per='output')
+    """
+    experiment = find(settings.experiment, settings.options)
+    return experiment if settings.radius is None else experiment.with_radii(settings.radius)
+
+
+def make_model(settings: Settings, experiment: Experiment) -> nn.Module:
+    """A network to start from: PyTorch's initialisation, and the graph initialisation where a layer is constrained.
+
+    Layers in nuclear or spectral balls, whose points are not made of edges, keep PyTorch's; so does all of SGD's network.
+
+    >>> settings = Settings("digits")
+    >>> make_model(settings, experiment_of(settings)).fc1.weight.abs().sum(1).unique().tolist()
+    [2.0]
+    """
+    torch.manual_seed(settings.seed)
+    model = experiment.model()
+    if settings.method != "sgd":
+        groups = inface.param_groups(model, experiment.sets)
+        edges = [group for group in groups if not isinstance(group["set"], NuclearBall | SpectralBall)]
+        inface.graph_init_(model, edges, generator=torch.Generator().manual_seed(settings.seed))
+    return model
+
+
+def make_optimizer(settings: Settings, experiment: Experiment, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of a run.
+
+    >>> from inface.lab import experiments
+    >>> experiment = experiments.digits()
+    >>> type(make_optimizer(Settings("digits", method="sgd"), experiment, experiment.model())).__name__
+    'SGD'
+    """
+    if settings.method == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum, foreach=True)
+    groups = inface.param_groups(model, experiment.sets)
+    for group in groups:
+        if group["set"] is not None and settings.constrained_lr is not None:
+            group["lr"] = settings.constrained_lr
+    return FrankWolfe(
+        groups,
+        lr=settings.lr,
+        in_face=settings.in_face if settings.method == "sfw-if" else None,
+        momentum=settings.momentum,
+        every_gradient=settings.every_gradient,
+        project=True,
+    )
+
+
+@contextmanager
+def surroundings(threads: int | None) -> Iterator[None]:
+    """So many threads, and random numbers of its own; both as before at the end."""
+    before = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            if threads is not None:
+                torch.set_num_threads(threads)
+            yield
+        finally:
+            torch.set_num_threads(before)

@@ -1,0 +1,195 @@
+"""The five built-in experiments, and how any experiment is found by its name."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from torch import nn
+
+from inface.sets import L1Ball
+
+from . import data, models
+from .errors import ArgumentError, suggestion
+from .experiment import Experiment, mean_squared_error
+
+__all__ = ["BUILT_IN", "cifar10", "digits", "find", "mnist_conv", "mnist_mlp", "options_of", "synthetic"]
+
+
+def mnist_mlp() -> Experiment:
+    """MNIST, a perceptron 784-512-512-10, its first two layers constrained."""
+    return Experiment(
+        data=data.mnist,
+        model=lambda: models.perceptron(784, 512, 512, 10),
+        sets={"fc1.weight": L1Ball(1.0), "fc2.weight": L1Ball(10.0)},
+    )
+
+
+def mnist_conv() -> Experiment:
+    """MNIST, two convolutions and dense layers 800-500-10, both dense layers constrained."""
+    return Experiment(
+        data=data.mnist,
+        model=models.mnist_conv,
+        sets={"fc1.weight": L1Ball(1.0), "fc2.weight": L1Ball(10.0)},
+    )
+
+
+def cifar10() -> Experiment:
+    """CIFAR-10, two convolutions and dense layers 400-120-84-10, the first two dense layers constrained."""
+    return Experiment(
+        data=data.cifar10,
+        model=models.cifar10_conv,
+        sets={"fc1.weight": L1Ball(1.0), "fc2.weight": L1Ball(10.0)},
+    )
+
+
+def synthetic(
+    edges: int = 10, snr: float = 10.0, activation: models.Activation = "sigmoid", trial: int = 0
+) -> Experiment:
+    """Data of a sparse 50-50-50-1 network with noise, learnt by a network of the same shape; no biases.
+
+    Args:
+        edges: non-zero edges into each node of the true network's first two layers.
+        snr: the signal-to-noise ratio.
+        activation: of both networks.
+        trial: which true network and which noise.
+    """
+    return Experiment(
+        data=lambda _: data.synthetic(edges=edges, snr=snr, activation=activation, trial=trial).data,
+        model=lambda: models.perceptron(50, 50, 50, 1, activation=activation, bias=False),
+        sets={"fc1.weight": L1Ball(float(edges)), "fc2.weight": L1Ball(float(edges))},
+        loss=nn.functional.mse_loss,
+        metric=mean_squared_error,
+    )
+
+
+def digits() -> Experiment:
+    """The 8x8 digits that come with scikit-learn, a perceptron 64-256-128-10, its first two layers constrained."""
+    return Experiment(
+        data=data.digits,
+        model=lambda: models.perceptron(64, 256, 128, 10),
+        sets={"fc1.weight": L1Ball(2.0), "fc2.weight": L1Ball(5.0)},
+    )
+
+
+BUILT_IN: dict[str, Callable[..., Experiment]] = {
+    "mnist-mlp": mnist_mlp,
+    "mnist-conv": mnist_conv,
+    "cifar10": cifar10,
+    "synthetic": synthetic,
+    "digits": digits,
+}
+
+
+def find(name: str, options: Mapping[str, Any] | None = None) -> Experiment:
+    """The experiment of a name: a built-in one, or ``path/to/file.py:name``.
+
+    What the name stands for is an :class:`Experiment`, or a function that returns one; then ``options`` are its
+    arguments, as values or as text.
+
+    >>> find("synthetic", {"edges": "5", "activation": "relu"}).sets["fc1.weight"]
+    L1Ball(radius=5.0, per='output')
+    >>> find("minst-mlp")
+    Traceback (most recent call last):
+    inface.lab.errors.ArgumentError: there is no experiment minst-mlp; did you mean mnist-mlp?
+    """
+    found = _named(name)
+    if isinstance(found, Experiment):
+        if options:
+            raise ArgumentError(f"{name} has no options, got {', '.join(options)}")
+        return found
+    experiment = found(**_arguments(name, found, options or {}))
+    if not isinstance(experiment, Experiment):
+        raise ArgumentError(f"{name}: wanted an Experiment, got {type(experiment).__name__}")
+    return experiment
+
+
+def options_of(name: str) -> dict[str, Any]:
+    """The options of an experiment with their default values.
+
+    >>> options_of("synthetic")
+    {'edges': 10, 'snr': 10.0, 'activation': 'sigmoid', 'trial': 0}
+    """
+    found = _named(name)
+    if isinstance(found, Experiment):
+        return {}
+    return {key: parameter.default for key, parameter in inspect.signature(found).parameters.items()}
+
+
+def _named(name: str) -> Experiment | Callable[..., Any]:
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    file, colon, attribute = name.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        others = f" (or path/to/file.py:name); there are {', '.join(BUILT_IN)}"
+        raise ArgumentError(f"there is no experiment {name}{suggestion(name, BUILT_IN) or others}")
+    module = _module(Path(file))
+    found = getattr(module, attribute, None)
+    if isinstance(found, Experiment) or (callable(found) and not isinstance(found, type)):
+        return found
+    known = [key for key, value in vars(module).items() if isinstance(value, Experiment)]
+    listed = f"; it has {', '.join(known) or 'none'}"
+    raise ArgumentError(f"{file}: has no experiment {attribute}{suggestion(attribute, known) or listed}")
+
+
+def _module(file: Path) -> Any:
+    if not file.is_file():
+        raise ArgumentError(f"{file}: there is no such file")
+    path = file.resolve()
+    key = f"inface_experiment_{path.stem}_{abs(hash(path))}"
+    if key in sys.modules:
+        return sys.modules[key]
+    spec = importlib.util.spec_from_file_location(key, path)
+    if spec is None or spec.loader is None:
+        raise ArgumentError(f"{file}: is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[key] = module
+    sys.path.insert(0, str(path.parent))  # what lies beside the file can be imported by it, as when Python runs it
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[key]
+        raise
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _arguments(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(function, eval_str=True).parameters
+    for key in options:
+        if key not in parameters:
+            known = f"; it has {', '.join(parameters) or 'none'}"
+            raise ArgumentError(f"{name} has no option {key}{suggestion(key, parameters) or known}")
+    for key, parameter in parameters.items():
+        if parameter.default is parameter.empty and key not in options:
+            raise ArgumentError(f"{name}: option {key} must be given: {key}=VALUE")
+    return {key: _converted(name, key, value, parameters[key]) for key, value in options.items()}
+
+
+def _converted(name: str, key: str, value: Any, parameter: inspect.Parameter) -> Any:
+    """A value of the kind that the function's annotation asks for, or its default is of."""
+    kind = parameter.annotation
+    if kind is parameter.empty:
+        kind = type(parameter.default) if parameter.default not in (parameter.empty, None) else str
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            known = [str(choice) for choice in get_args(kind)]
+            wanted = f"wanted {' or '.join(known)}, got {value}{suggestion(str(value), known)}"
+            raise ArgumentError(f"{name}: option {key}: {wanted}")
+        return value
+    if kind is bool and isinstance(value, str):
+        if value.lower() not in ("true", "false", "yes", "no", "1", "0"):
+            raise ArgumentError(f"{name}: option {key}: wanted true or false, got {value}")
+        return value.lower() in ("true", "yes", "1")
+    if kind in (int, float, str) and not isinstance(value, kind):
+        try:
+            return kind(value)
+        except ValueError:
+            wanted = {int: "a whole number", float: "a number"}[kind]
+            raise ArgumentError(f"{name}: option {key}: wanted {wanted}, got {value}") from None
+    return value

@@ -1,0 +1,108 @@
+"""How a run is trained: everything that its result depends on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from inface.sets import InFace
+
+from .errors import ArgumentError, suggestion
+
+__all__ = ["Method", "Schedule", "Settings"]
+
+Method = Literal["sfw-if", "sfw", "sgd"]
+Schedule = Literal["constant", "cosine"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What ``config.json`` holds; two runs with equal settings on one machine give equal weights.
+
+    Attributes:
+        experiment: a built-in name, or ``path/to/file.py:name``.
+        options: arguments of the experiment.
+        method: ``"sfw-if"`` (Frank-Wolfe and in-face steps), ``"sfw"`` (Frank-Wolfe alone) or ``"sgd"`` (dense). All
+            of them take one gradient a step, so that equal epochs are equal numbers of gradients.
+        lr: the learning rate; ``1 / (2 L)`` with the smoothness constant ``L``.
+        constrained_lr: of the constrained layers, if it is to be another.
+        radius: of the constrained layers in order, or one for all; by default the experiment's own.
+        in_face: the kind of in-face step of ``"sfw-if"``.
+        momentum: of gradients; averaged for the Frank-Wolfe methods, torch's own for SGD.
+        schedule: of the learning rates: constant, or falling to 0 as half a cosine.
+        epochs: passes over the training data.
+        batch_size: samples of one gradient.
+        seed: of the initialisation and the order of the samples.
+        every_gradient: free parameters move on both halves of an iteration with in-face steps, not on the first alone.
+        measured_on: the test data; or the validation data, which is then left out of training.
+        threads: of torch; by default as many as torch has at the start of the run.
+
+    >>> Settings("digits", lr=-1.0)
+    Traceback (most recent call last):
+    inface.lab.errors.ArgumentError: lr: wanted a number > 0, got -1.0
+    """
+
+    experiment: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    method: Method = "sfw-if"
+    lr: float = 0.125
+    constrained_lr: float | None = None
+    radius: tuple[float, ...] | None = None
+    in_face: InFace = "away"
+    momentum: float = 0.0
+    schedule: Schedule = "constant"
+    epochs: int = 25
+    batch_size: int = 250
+    seed: int = 0
+    every_gradient: bool = False
+    measured_on: Literal["test", "validation"] = "test"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, choices in (
+            ("method", self.method, get_args(Method)),
+            ("in-face", self.in_face, get_args(InFace)),
+            ("schedule", self.schedule, get_args(Schedule)),
+            ("measured-on", self.measured_on, ("test", "validation")),
+        ):
+            if value not in choices:
+                raise ArgumentError(f"{name}: wanted {' or '.join(choices)}, got {value}{suggestion(value, choices)}")
+        for name, number in (("lr", self.lr), ("constrained-lr", self.constrained_lr)):
+            if number is not None and not 0 < number < math.inf:
+                raise ArgumentError(f"{name}: wanted a number > 0, got {number}")
+        if not 0 <= self.momentum < 1:
+            raise ArgumentError(f"momentum: wanted a number in [0, 1), got {self.momentum}")
+        for name, count in (("epochs", self.epochs), ("batch-size", self.batch_size), ("threads", self.threads)):
+            if count is not None and not (isinstance(count, int) and count >= 1):
+                raise ArgumentError(f"{name}: wanted a whole number >= 1, got {count}")
+        if not 0 <= self.seed < 2**31:
+            raise ArgumentError(f"seed: wanted a whole number in [0, 2^31), got {self.seed}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain data.
+
+        >>> Settings("digits", radius=(1.0, 2.0)).to_dict()["radius"]
+        [1.0, 2.0]
+        """
+        return {
+            **asdict(self),
+            "options": dict(self.options),
+            "radius": None if self.radius is None else list(self.radius),
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Settings:
+        """Settings from plain data; what is not one of them is an error.
+
+        >>> Settings.from_dict({"experiment": "digits", "epoch": 3})
+        Traceback (most recent call last):
+        inface.lab.errors.ArgumentError: there is no setting epoch; did you mean epochs?
+        """
+        known = [item.name for item in fields(Settings)]
+        for name in data:
+            if name not in known:
+                raise ArgumentError(f"there is no setting {name}{suggestion(name, known)}")
+        radius = data.get("radius")
+        return Settings(**{**data, "radius": None if radius is None else tuple(float(r) for r in radius)})
