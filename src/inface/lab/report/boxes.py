@@ -1,0 +1,151 @@
+"""Box plots over trials: the paper's Figures 1 and 2."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from inface.lab.run import Run
+
+from .drawing import Drawing, Key, Panel, plain
+from .groups import Group, Measure, number
+from .palette import look
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["boxes"]
+
+Quantity = tuple[str, str, Callable[[Run], float]]
+
+
+def boxes(groups: Sequence[Group], metric: Measure) -> list[Drawing]:
+    """Of the groups with at least two finished runs: the constrained layers' non-zero edges, and the metric."""
+    groups = [group for group in groups if len(group.finished) >= 2]
+    if not groups:
+        return []
+    quantities = _quantities(groups, metric)
+    if all({"edges", "snr"} <= set(group.options) for group in groups):
+        return _synthetic(groups, quantities)
+    panels = [_by_group(groups, *quantity) for quantity in quantities]
+    return [Drawing("trials", "Over trials", _caption(groups), panels, _keys(groups), 3)]
+
+
+def _synthetic(groups: Sequence[Group], quantities: list[Quantity]) -> list[Drawing]:
+    """One figure for each of the other options (the activation): SNR along the axis, a column for each m."""
+    found = []
+    for index, rest in enumerate(dict.fromkeys(_rest(group) for group in groups)):
+        members = [group for group in groups if _rest(group) == rest]
+        edges = sorted({group.options["edges"] for group in members})
+        panels = [
+            _by_snr([group for group in members if group.options["edges"] == m], m, *quantity)
+            for quantity in quantities
+            for m in edges
+        ]
+        title = "Over trials" + (f": {rest}" if rest else "")
+        caption = f"{_caption(members)} m is the number of true edges into a node, SNR the signal-to-noise ratio."
+        name = f"trials-{index + 1}" if index else "trials"
+        found.append(Drawing(name, title, caption, panels, _keys(members), len(edges)))
+    return found
+
+
+def _quantities(groups: Sequence[Group], metric: Measure) -> list[Quantity]:
+    def edges(name: str) -> Callable[[Run], float]:
+        def of(run: Run) -> float:
+            layer = (run.summary.get("layers") or {}).get(name)
+            return number(layer.get("edges")) if isinstance(layer, dict) else math.nan
+
+        return of
+
+    def whole(run: Run) -> float:
+        kept = run.summary.get("kept")
+        return number(kept.get("100")) if isinstance(kept, dict) else math.nan
+
+    names = list(dict.fromkeys(name for g in groups for run in g.finished for name in run.summary.get("layers") or {}))
+    layers = [
+        (f"Layer {index}", f"non-zero edges per node, layer {index}", edges(name))
+        for index, name in enumerate(names[:2], 1)
+    ]
+    return [*layers, (metric.name[:1].upper() + metric.name[1:], f"test {metric.axis}", whole)]
+
+
+def _by_group(groups: Sequence[Group], title: str, axis: str, value: Callable[[Run], float]) -> Panel:
+    named = len({group.problem for group in groups}) > 1
+
+    def draw(axes: Axes) -> None:
+        for place, group in enumerate(groups):
+            _box(axes, [value(run) for run in group.finished], place, look(group, groups).colour, 0.5, across=True)
+        labels = [", ".join(filter(None, (group.label, group.problem if named else ""))) for group in groups]
+        axes.set_yticks(range(len(groups)), [plain(label, 30) for label in labels])
+        axes.set_ylim(len(groups) - 0.4, -0.6)
+        axes.set_xlabel(plain(axis))
+        axes.set_title(plain(title))
+        axes.grid(visible=False, axis="y")
+
+    height = 1.3 + 0.32 * len(groups)
+    return Panel(draw, f"{axis}: box plots over trials of {', '.join(g.label for g in groups)}", (4.6, height))
+
+
+def _by_snr(groups: Sequence[Group], m: Any, title: str, axis: str, value: Callable[[Run], float]) -> Panel:
+    ratios = sorted({group.options["snr"] for group in groups})
+    labels = list(dict.fromkeys(group.label for group in groups))
+
+    def draw(axes: Axes) -> None:
+        width = 0.8 / len(labels)
+        for group in groups:
+            shift = (labels.index(group.label) - (len(labels) - 1) / 2) * width
+            place = ratios.index(group.options["snr"]) + shift
+            _box(axes, [value(run) for run in group.finished], place, look(group, groups).colour, 0.8 * width)
+        axes.set_xticks(range(len(ratios)), [f"{ratio:g}" for ratio in ratios])
+        axes.set_xlim(-0.5, len(ratios) - 0.5)
+        axes.set_xlabel("signal-to-noise ratio (SNR)")
+        axes.set_ylabel(plain(axis.partition(", layer")[0]))
+        axes.set_title(plain(f"{title}, m = {m}"))
+        axes.grid(visible=False, axis="x")
+
+    return Panel(draw, f"{axis}: box plots over trials against SNR for m = {m}, {', '.join(labels)}", (3.4, 2.8))
+
+
+def _box(axes: Axes, values: list[float], place: float, colour: str, width: float, *, across: bool = False) -> None:
+    values = [value for value in values if math.isfinite(value)]
+    if not values:
+        return
+    line = {"color": colour, "linewidth": 1.1}
+    axes.boxplot(
+        [values],
+        positions=[place],
+        widths=width,
+        orientation="horizontal" if across else "vertical",
+        manage_ticks=False,
+        patch_artist=True,
+        boxprops={"facecolor": (colour, 0.25), "edgecolor": colour, "linewidth": 1.1},
+        medianprops={"color": colour, "linewidth": 2.2, "solid_capstyle": "butt"},
+        whiskerprops=line,
+        capprops=line,
+        flierprops={"marker": "o", "markersize": 3, "markerfacecolor": colour, "markeredgecolor": "none"},
+    )
+    if len(values) < 6:  # few enough to show each
+        places = [place] * len(values)
+        points = (values, places) if across else (places, values)
+        axes.plot(*points, linestyle="", marker="o", markersize=2.6, color=colour, zorder=4)
+
+
+def _rest(group: Group) -> str:
+    others = [f"{key} {value}" for key, value in group.options.items() if key not in {"edges", "snr"}]
+    _, _, measured = group.problem.partition("measured on ")
+    return ", ".join([*others, *([f"measured on {measured}"] if measured else [])])
+
+
+def _caption(groups: Sequence[Group]) -> str:
+    counts = [len(group.finished) for group in groups]
+    trials = f"{counts[0]}" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
+    return (
+        f"Results of {trials} trials of each setting: the middle line is the median, the box the middle half, the "
+        "whiskers reach 1.5 box lengths, dots lie beyond (of fewer than six trials, every one is a dot). Edges with |w| ≥ 0.001 count."
+    )
+
+
+def _keys(groups: Sequence[Group]) -> list[Key]:
+    looks = {look(group, groups).label: look(group, groups) for group in groups}
+    return [Key(label, style.colour, kind="box") for label, style in looks.items()]

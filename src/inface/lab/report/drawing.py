@@ -1,0 +1,226 @@
+"""Pictures: panels drawn with matplotlib, as SVG inside a page that follows its colours, or as files."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from inface.lab.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Drawing", "Key", "Panel", "inline", "plain", "save"]
+
+# Ink that becomes the page's text colour, whatever that is; nothing else is drawn in it.
+_SENTINEL = "#010203"
+_STYLE: dict[str, Any] = {
+    "axes.axisbelow": True,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.labelsize": 9,
+    "axes.linewidth": 0.7,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 8,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.unicode_minus": True,
+    "figure.facecolor": "none",
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "grid.alpha": 0.14,
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "lines.solid_capstyle": "round",
+    "path.simplify": True,
+    "savefig.facecolor": "none",
+    "svg.fonttype": "none",
+    "svg.image_inline": True,
+    "text.parse_math": False,  # names may contain dollars
+    "xtick.labelsize": 8.5,
+    "xtick.major.width": 0.7,
+    "xtick.minor.width": 0.5,
+    "ytick.labelsize": 8.5,
+    "ytick.major.width": 0.7,
+    "ytick.minor.width": 0.5,
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """A line of the legend: what it is called and how it is drawn."""
+
+    label: str
+    colour: str
+    dash: str = ""
+    marker: Literal["", "circle", "square", "triangle", "diamond"] = ""
+    kind: Literal["line", "thin", "box"] = "line"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes: a function that draws on them, what it shows in words, and its size in inches."""
+
+    draw: Callable[[Axes], None]
+    words: str
+    size: tuple[float, float] = (4.6, 3.1)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of the report.
+
+    Attributes:
+        name: of the figure in the page and of its file.
+        title: a few words.
+        caption: what is seen and how it was measured.
+        panels: side by side where there is room, ``columns`` in a row at most.
+        keys: the legend.
+        columns: at most so many panels in a row.
+    """
+
+    name: str
+    title: str
+    caption: str
+    panels: Sequence[Panel]
+    keys: Sequence[Key] = field(default=())
+    columns: int = 2
+
+
+def inline(drawing: Drawing) -> list[str]:
+    """Each panel as an SVG element for an HTML page, drawn in the colour of the page's text."""
+    found = []
+    for index, panel in enumerate(drawing.panels):
+        name = f"{drawing.name}-{index}"
+        with _style(_SENTINEL, name):
+            figure = _figure(panel.size)
+            panel.draw(figure.add_subplot())
+            found.append(_element(_svg(figure), panel.words))
+    return found
+
+
+def save(drawing: Drawing, folder: Path, formats: Sequence[str]) -> list[Path]:
+    """The whole figure with its legend, dark on white, as a file of each format."""
+    columns = min(drawing.columns, len(drawing.panels))
+    rows = -(-len(drawing.panels) // columns)
+    width, height = drawing.panels[0].size
+    handles = [_handle(key) for key in drawing.keys]
+    across = max(
+        1, min(len(handles), int(columns * width * 11) // max([len(k.label) + 6 for k in drawing.keys], default=1))
+    )
+    legend = 0.25 * -(-len(handles) // across) + 0.1 if handles else 0.0
+    paths = []
+    for kind in formats:
+        with _style("#1d1f23", drawing.name):
+            figure = _figure((columns * width, rows * height + legend))
+            for index, panel in enumerate(drawing.panels):
+                panel.draw(figure.add_subplot(rows, columns, index + 1))
+            if handles:
+                figure.legend(
+                    handles=[_handle(key) for key in drawing.keys], loc="outside upper left", ncols=across, fontsize=9
+                )
+            path = folder / f"{drawing.name}.{kind}"
+            with replacing(path) as partial, _quiet():
+                no_date = {"Date": None} if kind == "svg" else {"Software": None}
+                figure.savefig(partial, format=kind, dpi=200, facecolor="white", metadata=no_date)
+            paths.append(path)
+    return paths
+
+
+def plain(text: str, most: int = 60) -> str:
+    """A text that can be drawn: one line of printable characters, not too long.
+
+    >>> plain("a\\nb\\x00" + "c" * 100, most=10)
+    'a b ccccc…'
+    """
+    clean = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return clean if len(clean) <= most else clean[: most - 1] + "…"
+
+
+def _figure(size: tuple[float, float]) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+@contextmanager
+def _style(ink: str, salt: str) -> Iterator[None]:
+    import matplotlib as mpl
+
+    colours = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
+    defaults: dict[Any, Any] = {
+        key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith("backend")
+    }
+    settings = {**defaults, **_STYLE, **dict.fromkeys(colours, ink), "svg.hashsalt": salt}
+    with mpl.rc_context(settings):
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A letter that the font lacks is drawn as a box in a PNG, by the browser's own fonts in an SVG; both are fine."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*Glyph.*missing from.*")
+        yield
+
+
+def _svg(figure: Figure) -> str:
+    file = io.StringIO()
+    with _quiet():
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(file, format="svg", metadata=nothing, transparent=True)
+    return file.getvalue()
+
+
+def _element(svg: str, words: str) -> str:
+    from markupsafe import escape
+
+    body = svg[svg.index("<svg") :].replace(_SENTINEL, "currentColor")
+    opening, body = body.split(">", 1)
+    box = re.search(r'viewBox="([^"]*)"', opening)
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<style[^>]*>.*?</style>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
+    body = re.sub(r'<g id="[^"]*"', "<g", body)  # numbered within one SVG: no two in a page may be the same
+    size = box[1] if box else "0 0 1 1"
+    return f'<svg class="plot" viewBox="{size}" role="img" aria-label="{escape(words)}">{body.strip()}'
+
+
+def _handle(key: Key) -> Any:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    label = plain(key.label)
+    if key.kind == "box":
+        return Patch(facecolor=(key.colour, 0.3), edgecolor=key.colour, label=label)
+    thin = key.kind == "thin"
+    marker = {"": "", "circle": "o", "square": "s", "triangle": "^", "diamond": "D"}[key.marker]
+    return Line2D(
+        [],
+        [],
+        color=key.colour,
+        linewidth=0.8 if thin else 2,
+        alpha=0.5 if thin else 1,
+        linestyle=dashes(key.dash),
+        marker=marker,
+        markersize=4.5,
+        label=label,
+    )
+
+
+def dashes(dash: str) -> Any:
+    """Matplotlib's form of an SVG dash pattern."""
+    return (0, tuple(float(part) for part in dash.split())) if dash else "-"

@@ -1,0 +1,294 @@
+"""The figures of an experiment: what its runs did, and what came out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from inface.lab.run import Run
+
+from .boxes import boxes
+from .comparison import THETAS
+from .drawing import Drawing, Key, Panel, dashes, plain
+from .groups import Group, Measure, measure, number, positive
+from .palette import Look, look
+from .weights import first_layer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["figures"]
+
+Series = tuple[list[float], list[float]]
+
+
+def figures(groups: Sequence[Group], prefix: str) -> list[Drawing]:
+    """All figures that the runs of one experiment have something for; ``prefix`` makes their names unique."""
+    runs = [run for group in groups for run in group.runs]
+    metric = measure(runs)
+    records = {id(run): _records(run) for run in runs}
+    found = [
+        first_layer(groups),
+        _kept(groups, metric),
+        _gap(groups, records),
+        _nonzeros(groups, records),
+        _progress(groups, metric, records),
+        *boxes(groups, metric),
+    ]
+    return [replace(drawing, name=f"{prefix}-{drawing.name}") for drawing in found if drawing is not None]
+
+
+def _records(run: Run) -> list[dict[str, Any]]:
+    """A run that has just started has no series yet; a finished one must have them."""
+    return run.records if run.finished or run.metrics_file.is_file() else []
+
+
+def _kept(groups: Sequence[Group], metric: Measure) -> Drawing | None:
+    def series(run: Run) -> Series:
+        kept = run.summary.get("kept") if run.finished else None
+        found = kept if isinstance(kept, dict) else {}
+        return [float(theta) for theta in THETAS], [number(found.get(str(theta))) for theta in THETAS]
+
+    def finish(axes: Axes) -> None:
+        axes.set_xscale("log")
+        axes.set_xticks(THETAS, [str(theta) for theta in THETAS])
+        axes.set_xticks([], minor=True)
+        axes.set_xlabel("edges kept in each constrained layer (θ), %")
+        axes.set_ylabel(plain(metric.axis))
+        axes.invert_xaxis()
+
+    def words(names: str, problem: str) -> str:
+        return f"{metric.axis} against the percentage of edges kept{problem}, {names}"
+
+    panels = _panels(groups, series, finish, words, markers=True)
+    if not panels:
+        return None
+    return Drawing(
+        "kept",
+        f"{_capital(metric.name)} when only the largest edges stay",
+        f"{_capital(metric.name)} of the trained network after keeping the largest θ % of the edges in each constrained "
+        f"layer and setting the rest to zero, without any retraining.{_trials(groups)}",
+        panels,
+        _keys(groups, markers=True),
+    )
+
+
+def _nonzeros(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]]]) -> Drawing | None:
+    steps = {key: [r for r in found if r.get("kind") == "step"] for key, found in records.items()}
+    names = dict.fromkeys(name for found in steps.values() for r in found for name in r.get("nonzeros") or {})
+    panels: list[list[Panel]] = []
+    for index, name in enumerate(_in_order(list(names), groups), 1):
+
+        def series(run: Run, name: str = name) -> Series:
+            found = steps[id(run)]
+            return [number(r.get("step")) for r in found], [number((r.get("nonzeros") or {}).get(name)) for r in found]
+
+        def finish(axes: Axes) -> None:
+            axes.set_xlabel("gradients")
+            axes.set_ylabel("non-zero edges per node")
+            axes.set_ylim(bottom=0)
+
+        def words(who: str, problem: str, index: int = index) -> str:
+            return f"average number of non-zero edges into a node of layer {index} against gradients{problem}, {who}"
+
+        panels.append(_panels(groups, series, finish, words, title=f"Layer {index}: {name}"))
+    return _grid(
+        "nonzeros",
+        "Non-zero edges during training",
+        "Average number of edges with |w| ≥ 0.001 into a node of each constrained layer, counted during training; "
+        f"all methods on one axis of mini-batch gradients.{_trials(groups)}",
+        panels,
+        _keys(groups),
+    )
+
+
+def _gap(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]]]) -> Drawing | None:
+    def series(key: str) -> Callable[[Run], Series]:
+        def of(run: Run) -> Series:
+            found = [r for r in records[id(run)] if r.get("kind") == "step"]
+            return [number(r.get("step")) for r in found], positive([number(r.get(key)) for r in found])
+
+        return of
+
+    def finish(axes: Axes) -> None:
+        _log_y(axes)
+        axes.set_xlabel("gradients")
+        axes.set_ylabel("modified Frank-Wolfe gap")
+
+    def words(who: str, problem: str) -> str:
+        return f"modified Frank-Wolfe gap against gradients{problem}, {who}"
+
+    having = [group for group in groups if any(_finite(series("gap")(run)) for run in group.runs)]
+    panels = _panels(having, series("smoothed_gap"), finish, words, thin=series("gap"))
+    without = sorted({group.method.upper() for group in groups if group not in having})
+    none = f" {' and '.join(without)} {'has' if len(without) == 1 else 'have'} no gap." if without else ""
+    if not panels:
+        return None
+    return Drawing(
+        "gap",
+        "Modified Frank-Wolfe gap during training",
+        "How far the network is from a stationary point: thin, the gap of each mini-batch gradient; thick, its running "
+        f"mean. It is zero exactly at stationary points.{none}",
+        panels,
+        _keys(having),
+    )
+
+
+def _progress(groups: Sequence[Group], metric: Measure, records: Mapping[int, list[dict[str, Any]]]) -> Drawing | None:
+    panels: list[list[Panel]] = []
+    losses = [number(r.get("train_loss")) for found in records.values() for r in found if r.get("kind") == "epoch"]
+    logarithmic = any(loss > 0 for loss in losses) and not any(loss <= 0 for loss in losses)
+    for key, label, log in (("train_loss", "training loss", logarithmic), ("metric", f"test {metric.axis}", False)):
+
+        def series(run: Run, key: str = key) -> Series:
+            found = [r for r in records[id(run)] if r.get("kind") == "epoch"]
+            return [number(r.get("epoch")) for r in found], [number(r.get(key)) for r in found]
+
+        def finish(axes: Axes, label: str = label, log: bool = log) -> None:
+            from matplotlib.ticker import MaxNLocator
+
+            if log:
+                _log_y(axes)
+            axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+            axes.set_xlabel("epochs")
+            axes.set_ylabel(plain(label))
+
+        def words(who: str, problem: str, label: str = label) -> str:
+            return f"{label} against epochs{problem}, {who}"
+
+        panels.append(_panels(groups, series, finish, words, title=_capital(label.partition(",")[0])))
+    return _grid(
+        "progress",
+        "Training",
+        f"Mean loss over the training samples of an epoch, and {metric.name} on the data it is measured on at the end "
+        f"of the epoch.{_trials(groups)}",
+        panels,
+        _keys(groups),
+    )
+
+
+def _panels(
+    groups: Sequence[Group],
+    series: Callable[[Run], Series],
+    finish: Callable[[Axes], None],
+    words: Callable[[str, str], str],
+    *,
+    title: str = "",
+    thin: Callable[[Run], Series] | None = None,
+    markers: bool = False,
+) -> list[Panel]:
+    """A panel for each problem, with a line for each run and a thick one for the mean of each group."""
+    problems = list(dict.fromkeys(group.problem for group in groups))
+    panels = []
+    for problem in problems:
+        members = [group for group in groups if group.problem == problem]
+        lines = [(group, [series(run) for run in group.runs]) for group in members]
+        if not any(_finite(line) for _, found in lines for line in found):
+            continue
+
+        def draw(axes: Axes, members: list[Group] = members, problem: str = problem) -> None:
+            for group in members:
+                _lines(axes, group, look(group, groups), series, thin, markers=markers)
+            finish(axes)
+            heading = ", ".join(part for part in (title, problem if len(problems) > 1 else "") if part)
+            if heading:
+                axes.set_title(plain(heading, 56))
+
+        where = f" for {problem}" if len(problems) > 1 else ""
+        panels.append(Panel(draw, words(", ".join(dict.fromkeys(group.label for group in members)), where)))
+    return panels
+
+
+def _lines(
+    axes: Axes,
+    group: Group,
+    style: Look,
+    series: Callable[[Run], Series],
+    thin: Callable[[Run], Series] | None,
+    *,
+    markers: bool,
+) -> None:
+    limit = max(60, 3000 // len(group.runs))
+    light = thin or (series if len(group.runs) > 1 else None)
+    if light is not None:
+        for run in group.runs:
+            x, y = _decimated(light(run), limit)
+            axes.plot(x, y, color=style.colour, linewidth=0.7, alpha=0.35, zorder=1.5)
+    x, y = _decimated(_mean([series(run) for run in group.finished or group.runs]), 600)
+    axes.plot(
+        x,
+        y,
+        color=style.colour,
+        linewidth=1.9,
+        linestyle=dashes(style.dash),
+        marker={"circle": "o", "square": "s", "triangle": "^", "diamond": "D"}[style.marker] if markers else "",
+        markersize=4.5,
+        zorder=3,
+    )
+
+
+def _mean(lines: Sequence[Series]) -> Series:
+    import numpy as np
+
+    lines = [line for line in lines if line[0]]
+    if len(lines) < 2:
+        return lines[0] if lines else ([], [])
+    grid = np.unique(np.concatenate([np.asarray(x) for x, _ in lines]))
+    values = np.stack([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in lines])
+    known = np.isfinite(values)
+    total = np.where(known, values, 0).sum(axis=0)
+    mean = np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
+    return grid.tolist(), mean.tolist()
+
+
+def _decimated(line: Series, most: int) -> Series:
+    x, y = line
+    stride = max(1, math.ceil(len(x) / most))
+    return (x, y) if stride == 1 else (x[::stride] + x[-1:], y[::stride] + y[-1:])
+
+
+def _grid(name: str, title: str, caption: str, rows: list[list[Panel]], keys: list[Key]) -> Drawing | None:
+    """Panels of several quantities: for each problem one row with all of them."""
+    full = [row for row in rows if row]
+    panels = [panel for row in zip(*full, strict=False) for panel in row]
+    return Drawing(name, title, caption, panels, keys, min(len(full), 3) if len(full) > 1 else 2) if panels else None
+
+
+def _keys(groups: Sequence[Group], *, markers: bool = False) -> list[Key]:
+    found: dict[str, Key] = {}
+    for group in groups:
+        style = look(group, groups)
+        found.setdefault(style.label, Key(style.label, style.colour, style.dash, style.marker if markers else ""))
+    return list(found.values())
+
+
+def _in_order(names: list[str], groups: Sequence[Group]) -> list[str]:
+    """Layers in the order of the summaries, which is the experiment's."""
+    known = [name for g in groups for run in g.finished for name in run.summary.get("layers") or {} if name in names]
+    return list(dict.fromkeys([*known, *names]))
+
+
+def _log_y(axes: Axes) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    decades = math.log10(high / low)
+    subs = (1.0,) if decades > 3 else (1.0, 2.0, 5.0) if decades > 0.7 else tuple(float(part) for part in range(1, 10))
+    axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=12))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _finite(line: Series) -> bool:
+    return any(math.isfinite(y) for y in line[1])
+
+
+def _trials(groups: Sequence[Group]) -> str:
+    return " Thin: each run; thick: their mean." if any(len(group.runs) > 1 for group in groups) else ""
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,239 @@
+"""Runs, sorted: into experiments, into problems, into groups of trials of the same settings."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inface.lab.errors import LabError
+from inface.lab.run import Run
+
+__all__ = ["Group", "Measure", "grouped", "measure", "method_name", "number", "positive"]
+
+_ORDER = ("sgd", "sfw", "sfw-if")
+_NAMES = {"sgd": "SGD", "sfw": "SFW", "sfw-if": "SFW-IF"}
+_WORDS = {
+    "constrained_lr": "constrained lr",
+    "batch_size": "batch size",
+    "in_face": "in-face",
+    "every_gradient": "every gradient",
+}
+# What says nothing about how good a method is: the problem, the trial, the machine.
+_NO_SETTINGS = {
+    "format",
+    "experiment",
+    "options",
+    "method",
+    "measured_on",
+    "seed",
+    "threads",
+    "versions",
+    "data",
+    "out",
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What runs are judged by: its name, its unit, and which way is better."""
+
+    name: str = "metric"
+    unit: str = ""
+    better: str = "higher"
+
+    @property
+    def axis(self) -> str:
+        """What an axis is labelled with.
+
+        >>> Measure("accuracy", "%").axis, Measure("MSE").axis
+        ('accuracy, %', 'MSE')
+        """
+        return f"{self.name}, {self.unit}" if self.unit else self.name
+
+    def text(self, value: float) -> str:
+        """A value with its unit.
+
+        >>> Measure("accuracy", "%").text(97.123), Measure("MSE").text(0.012345)
+        ('97.1 %', '0.0123')
+        """
+        return f"{self.digits(value)} {self.unit}".rstrip()
+
+    def digits(self, value: float) -> str:
+        """A value without its unit: one digit of a percentage, three significant ones of anything else."""
+        return f"{value:.1f}" if self.unit == "%" else f"{value:.3g}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only in their seed or in the option ``trial``.
+
+    Attributes:
+        experiment: its name.
+        problem: the experiment's options, and what it is measured on if that is not the test data; groups with the
+            same problem can be compared.
+        options: those options, as values.
+        method: ``"sfw-if"``, ``"sfw"``, ``"sgd"`` or another.
+        settings: what was chosen, as text.
+        label: the method, and what tells this group from others of the same method.
+        runs: in the order in which they were given.
+    """
+
+    experiment: str
+    problem: str
+    options: Mapping[str, Any]
+    method: str
+    settings: str
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def finished(self) -> tuple[Run, ...]:
+        """The runs that came to their end."""
+        return tuple(run for run in self.runs if run.finished)
+
+
+def grouped(runs: Iterable[Run]) -> list[Group]:
+    """Sort runs into groups: by experiment and problem as they come, then by method, the dense one first."""
+    members: dict[str, list[Run]] = {}
+    for run in {run.path.resolve(): run for run in runs}.values():
+        key = json.dumps(
+            [_text(run, "experiment"), _problem(run), _text(run, "method"), _settings(run)], sort_keys=True
+        )
+        members.setdefault(key, []).append(run)
+    found = list(members.values())
+    places = list(dict.fromkeys((_text(group[0], "experiment"), _problem(group[0])) for group in found))
+    experiments = list(dict.fromkeys(experiment for experiment, _ in places))
+
+    def place(group: list[Run]) -> tuple[int, tuple[Any, ...], int]:
+        experiment, method = _text(group[0], "experiment"), _text(group[0], "method")
+        values = tuple(_sortable(value) for _, value in sorted(_options(group[0]).items()))
+        return experiments.index(experiment), (*values, _problem(group[0])), _order(method)
+
+    return [_group(group, found) for group in sorted(found, key=place)]
+
+
+def measure(runs: Iterable[Run]) -> Measure:
+    """What the first finished run is judged by."""
+    for run in runs:
+        found = run.summary.get("metric") if run.finished else None
+        if isinstance(found, dict):
+            default = Measure()
+            return Measure(
+                str(found.get("name") or default.name),
+                str(found.get("unit") or ""),
+                str(found.get("better") or "higher"),
+            )
+    return Measure()
+
+
+def method_name(method: str) -> str:
+    """How a method is written in a text.
+
+    >>> method_name("sfw-if"), method_name("adam")
+    ('SFW-IF', 'adam')
+    """
+    return _NAMES.get(method, method)
+
+
+def number(value: object) -> float:
+    """A number, or not-a-number for anything that is none.
+
+    >>> number(3), number(None), number("many")
+    (3.0, nan, nan)
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return math.nan
+    return float(value)
+
+
+def positive(values: Sequence[float]) -> list[float]:
+    """The values that a logarithmic axis can show; the others are not-a-number."""
+    return [value if value > 0 else math.nan for value in values]
+
+
+def _group(runs: list[Run], everything: list[list[Run]]) -> Group:
+    first = runs[0]
+    experiment, method, options = _text(first, "experiment"), _text(first, "method"), _options(first)
+    others = [
+        _settings(group[0])
+        for group in everything
+        if (_text(group[0], "experiment"), _text(group[0], "method")) == (experiment, method)
+    ]
+    settings = _settings(first)
+    different = [key for key in settings if any(other.get(key) != settings[key] for other in others)]
+    parts = {
+        key: _setting(key, settings[key]) for key in settings if key in different or _matters(key, settings, method)
+    }
+    label = ", ".join([method_name(method), *(parts[key] for key in different)])
+    return Group(experiment, _problem(first), options, method, ", ".join(parts.values()), label, tuple(runs))
+
+
+def _text(run: Run, key: str) -> str:
+    value = run.config.get(key)
+    if not isinstance(value, str) or not value:
+        raise LabError(f'{run.config_file}: wanted a text as "{key}", got {value!r}')
+    return value
+
+
+def _options(run: Run) -> dict[str, Any]:
+    from inface.lab.experiments import BUILT_IN, options_of
+
+    given = run.config.get("options")
+    name = run.config.get("experiment")
+    options = {**(options_of(name) if name in BUILT_IN else {}), **(given if isinstance(given, dict) else {})}
+    return {key: value for key, value in options.items() if key != "trial"}
+
+
+def _problem(run: Run) -> str:
+    parts = [f"{key} {_value(value)}" for key, value in _options(run).items()]
+    measured = run.config.get("measured_on") or "test"
+    return ", ".join([*parts, *([] if measured == "test" else [f"measured on {measured} data"])])
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    return {key: value for key, value in run.config.items() if key not in _NO_SETTINGS}
+
+
+def _matters(key: str, settings: Mapping[str, Any], method: str) -> bool:
+    value = settings[key]
+    match key:
+        case "lr":
+            return True
+        case "constrained_lr" | "radius":
+            return method != "sgd" and value is not None
+        case "in_face":
+            return method == "sfw-if" and value != "away"
+        case "momentum" | "every_gradient":
+            return bool(value)
+        case "schedule":
+            return bool(value != "constant")
+    return False
+
+
+def _setting(key: str, value: Any) -> str:
+    if key == "schedule":
+        return f"{value} schedule"
+    if value is True:
+        return _WORDS.get(key, key)
+    if key in {"radius", "constrained_lr"} and value is None:
+        return f"{_WORDS.get(key, key)} {'of the experiment' if key == 'radius' else 'the same'}"
+    return f"{_WORDS.get(key, key)} {_value(value)}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return " ".join(_value(entry) for entry in value)
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    return f"{value:.6g}" if isinstance(value, (int, float)) else str(value)
+
+
+def _order(method: str) -> int:
+    return _ORDER.index(method) if method in _ORDER else len(_ORDER)
+
+
+def _sortable(value: Any) -> tuple[int, float, str]:
+    return (1, 0.0, str(value)) if math.isnan(number(value)) else (0, number(value), "")

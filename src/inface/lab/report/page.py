@@ -1,0 +1,151 @@
+"""The report as one HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from itertools import groupby
+from typing import Any
+
+from inface.lab.run import Run
+
+from .comparison import Column, Comparison, columns, compare, headline
+from .drawing import Drawing, inline
+from .figures import figures
+from .groups import Group, grouped
+
+__all__ = ["Section", "command", "render", "sections"]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment of the report."""
+
+    name: str
+    slug: str
+    headline: str
+    columns: list[Column]
+    rows: list[Comparison]
+    drawings: list[Drawing]
+    runs: list[Run]
+
+    @property
+    def headings(self) -> list[tuple[str, int, bool]]:
+        """The upper line of the table's head: a text, how many columns it spans, whether it is a layer's name."""
+        spans = [(text, len(list(run))) for text, run in groupby(column.heading for column in self.columns)]
+        return [(text, span, "layer" in text) for text, span in spans]
+
+    @property
+    def problems(self) -> list[tuple[str, list[Comparison]]]:
+        """Rows that compete, together."""
+        names = list(dict.fromkeys(row.problem for row in self.rows))
+        return [(name, [row for row in self.rows if row.problem == name]) for name in names]
+
+    @property
+    def unfinished(self) -> list[Run]:
+        """The runs that the table leaves out."""
+        return [run for run in self.runs if not run.finished]
+
+
+def sections(runs: Sequence[Run]) -> list[Section]:
+    """One section for each experiment, in the order in which they come."""
+    groups = grouped(runs)
+    found: list[Section] = []
+    for name in dict.fromkeys(group.experiment for group in groups):
+        members = [group for group in groups if group.experiment == name]
+        rows = compare(_runs(members))
+        slug = _slug(name, {section.slug for section in found})
+        found.append(Section(name, slug, headline(rows), columns(rows), rows, figures(members, slug), _runs(members)))
+    return found
+
+
+def render(found: Sequence[Section], title: str) -> str:
+    """The page."""
+    counter = _numbers()
+    return _template().render(
+        title=title,
+        sections=found,
+        style=files(__package__).joinpath("style.css").read_text(encoding="utf-8"),
+        inline=inline,
+        number=lambda: next(counter),
+        command=command,
+        versions=_versions,
+    )
+
+
+def command(run: Run) -> str:
+    """The command line that trains a run again, into another folder.
+
+    >>> import json, tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     config = {"format": 1, "experiment": "digits", "method": "sgd", "lr": 0.1, "options": {"trial": 3}, "seed": 0}
+    ...     _ = Path(folder, "config.json").write_text(json.dumps(config))
+    ...     command(Run(folder)).replace(Path(folder).name, "NAME")
+    'inface train digits --out NAME-again --method sgd --lr 0.1 --seed 0 --option trial=3'
+    """
+    config = run.config
+    words = ["inface", "train", str(config.get("experiment")), "--out", f"{run.path.resolve().name}-again"]
+    for key in (
+        "method", "lr", "constrained_lr", "radius", "in_face", "momentum", "schedule", "epochs", "batch_size", "seed",
+        "every_gradient", "measured_on", "threads",
+    ):  # fmt: skip
+        words += _flag(key, config.get(key))
+    options = config.get("options")
+    for key, value in (options if isinstance(options, Mapping) else {}).items():
+        words += ["--option", f"{key}={value}"]
+    return shlex.join(words)
+
+
+def _flag(key: str, value: Any) -> list[str]:
+    name = f"--{key.replace('_', '-')}"
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [name]
+    if isinstance(value, list):
+        return [name, *(_plain(entry) for entry in value)]
+    return [name, _plain(value)]
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.17g}" if isinstance(value, float) and value == int(value) else str(value)
+
+
+def _versions(run: Run) -> str:
+    versions = run.config.get("versions")
+    return ", ".join(f"{key} {value}" for key, value in versions.items()) if isinstance(versions, dict) else ""
+
+
+def _runs(groups: Sequence[Group]) -> list[Run]:
+    return [run for group in groups for run in group.runs]
+
+
+def _slug(name: str, taken: set[str]) -> str:
+    """A name for addresses and files.
+
+    >>> _slug("my/nets.py:deep <one>", set()), _slug("digits", {"digits"}), _slug("?", set())
+    ('my-nets-py-deep-one', 'digits-2', 'experiment')
+    """
+    base = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "experiment"
+    names = (base if index == 1 else f"{base}-{index}" for index in _numbers())
+    return next(candidate for candidate in names if candidate not in taken)
+
+
+def _numbers() -> Iterator[int]:
+    number = 0
+    while True:
+        number += 1
+        yield number
+
+
+@cache
+def _template() -> Any:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    return environment.from_string(files(__package__).joinpath("page.html.jinja").read_text(encoding="utf-8"))

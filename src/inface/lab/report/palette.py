@@ -1,0 +1,43 @@
+"""How methods look: one colour each, safe for colour-blind eyes, readable on white and on near-black."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from .groups import Group, method_name
+
+__all__ = ["NEGATIVE", "POSITIVE", "Look", "look"]
+
+POSITIVE, NEGATIVE = "#e0591b", "#2b83d6"
+
+_COLOURS = {"sfw-if": "#e0591b", "sfw": "#2b83d6", "sgd": "#83868c"}
+_OTHERS = ("#0f9d7a", "#b5598f", "#a8840c")
+_MARKERS: dict[str, Marker] = {"sfw-if": "circle", "sfw": "square", "sgd": "triangle"}
+_DASHES = ("", "5 2", "1.5 1.8", "6 2 1.5 2")
+_LEGIBLE = 8  # lines of a legend; beyond, methods are told apart but not their settings
+
+Marker = Literal["circle", "square", "triangle", "diamond"]
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a group is drawn, and what the legend calls it."""
+
+    label: str
+    colour: str
+    dash: str
+    marker: Marker
+
+
+def look(group: Group, groups: Sequence[Group]) -> Look:
+    """The colour says the method, the dashes which of its settings."""
+    labels = list(dict.fromkeys(other.label for other in groups if other.method == group.method))
+    everything = {other.label for other in groups}
+    label, dash = group.label, _DASHES[labels.index(group.label) % len(_DASHES)]
+    if len(everything) > _LEGIBLE:
+        label, dash = method_name(group.method), ""
+    strange = list(dict.fromkeys(other.method for other in groups if other.method not in _COLOURS))
+    colour = _COLOURS.get(group.method) or _OTHERS[strange.index(group.method) % len(_OTHERS)]
+    return Look(label, colour, dash, _MARKERS.get(group.method, "diamond"))

@@ -1,0 +1,139 @@
+"""The first layer drawn as images: what each node looks at, dense against sparse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from inface.lab.run import Run
+
+from .drawing import Drawing, Panel, plain
+from .groups import Group, method_name
+from .palette import NEGATIVE, POSITIVE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["first_layer"]
+
+_SIDE = 8  # at most so many nodes in a row, and rows
+
+
+def first_layer(groups: Sequence[Group]) -> Drawing | None:
+    """One panel for each method: the same number of nodes, each the image of its weights."""
+    found: dict[str, tuple[Run, str, Tensor]] = {}
+    for group in groups:
+        for run in group.finished:
+            if group.method not in found and (layer := _layer(run)) is not None:
+                found[group.method] = (run, *layer)
+    if not found:
+        return None
+    nodes = min(len(images) for _, _, images in found.values())
+    columns = min(_SIDE, math.ceil(math.sqrt(nodes)))
+    nodes = min(nodes, columns * min(_SIDE, max(1, nodes // columns)))
+    panels = [_panel(method, name, images, nodes, columns) for method, (_, name, images) in found.items()]
+    constrained = any(name in (run.summary.get("layers") or {}) for run, name, _ in found.values())
+    channels = max(images.shape[1] for _, _, images in found.values())
+    caption = (
+        f"Each tile is one node of the first layer ({nodes} of them, the first ones), each pixel the weight of the edge "
+        "from that pixel of the input: orange positive, blue negative, stronger where larger; where an edge is exactly zero "
+        "the tile is empty."
+        + (" Weights are summed over the channels of the input." if channels > 1 else "")
+        + ("" if constrained else " This layer is not constrained in any of the methods.")
+    )
+    return Drawing("first-layer", "What the first layer looks at", caption, panels, (), len(panels))
+
+
+def _layer(run: Run) -> tuple[str, Tensor] | None:
+    """The name and the weights (nodes, channels, height, width) of the layer that sees the image."""
+    image = run.summary.get("image")
+    if not (isinstance(image, list) and len(image) == 3 and run.model_file.is_file()):
+        return None
+    channels, height, width = (int(size) for size in image)
+    weights = run.weights()
+    constrained = list(run.summary.get("layers") or {})
+    names = [name for name in constrained if name in weights] + [name for name in weights if name not in constrained]
+    for name in names:
+        weight = weights[name]
+        if weight.ndim == 2 and weight.shape[1] == channels * height * width:
+            return name, weight.float().reshape(-1, channels, height, width)
+    for name in names:
+        weight = weights[name]
+        if weight.ndim == 4 and weight.shape[1] == channels and min(weight.shape[2:]) > 1:
+            return name, weight.float()
+    return None
+
+
+def _panel(method: str, name: str, images: Tensor, nodes: int, columns: int) -> Panel:
+    shown = images[:nodes]
+    edges = shown[0].numel()
+    used = float((images != 0).flatten(1).sum(1).float().mean())
+    title = f"{method_name(method)}: {used:.3g} of {edges} edges into each node"
+    width = 4.0
+    rows = -(-nodes // columns)
+    height = width * (rows * (shown.shape[2] + 1)) / (columns * (shown.shape[3] + 1)) + 0.75
+
+    def draw(axes: Axes) -> None:
+        _mosaic(axes, shown.sum(1), columns)
+        axes.set_title(plain(title))
+
+    words = f"{title}, weights of {nodes} nodes of {name} as images"
+    return Panel(draw, words, (width, height))
+
+
+def _mosaic(axes: Axes, images: Tensor, columns: int) -> None:
+    import numpy as np
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize, to_rgb
+    from matplotlib.patches import Rectangle
+
+    nodes, height, width = images.shape
+    rows = -(-nodes // columns)
+    gap = max(1, round(width / 14))
+    tall, wide = height + gap, width + gap
+    values = np.nan_to_num(images.numpy())
+    found = np.abs(values[values != 0])
+    scale = float(np.quantile(found, 0.995)) if found.size else 1.0
+    map_ = ListedColormap(_shades(to_rgb(NEGATIVE), to_rgb(POSITIVE)))
+    canvas = np.zeros((rows * tall - gap, columns * wide - gap, 4), dtype=np.uint8)
+    for node in range(nodes):
+        top, left = node // columns * tall, node % columns * wide
+        tile = map_(Normalize(-scale, scale, clip=True)(values[node]), bytes=True)
+        tile[values[node] == 0] = 0
+        canvas[top : top + height, left : left + width] = tile
+        corner = (left - 0.5, top - 0.5)
+        axes.add_patch(Rectangle(corner, width, height, facecolor=_ink(), alpha=0.07, linewidth=0, zorder=0))
+    axes.imshow(canvas, interpolation="none", zorder=1)
+    axes.set_axis_off()
+    figure: Any = axes.figure
+    bar = figure.colorbar(
+        ScalarMappable(Normalize(-scale, scale), map_),
+        ax=axes,
+        orientation="horizontal",
+        fraction=0.04,
+        pad=0.02,
+        aspect=40,
+    )
+    bar.set_ticks([-scale, 0, scale], labels=[f"\N{MINUS SIGN}{scale:.2g}", "0", f"{scale:.2g}"])
+    bar.set_label("weight", labelpad=-8)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=0)
+
+
+def _shades(negative: tuple[float, ...], positive: tuple[float, ...]) -> list[tuple[float, ...]]:
+    """Two colours that fade towards zero but not into nothing: only an exact zero shows the page."""
+    shades = []
+    for index in range(255):
+        place = (index - 127) / 127
+        colour = positive if place >= 0 else negative
+        shades.append((*colour, 0.1 + 0.9 * abs(place) ** 0.8))
+    return shades
+
+
+def _ink() -> str:
+    import matplotlib as mpl
+
+    return str(mpl.rcParams["text.color"])
