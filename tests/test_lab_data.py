@@ -402,6 +402,11 @@ def test_an_archive_with_any_byte_of_a_header_changed_loads_or_is_refused_by_nam
     loads_or_is_refused(cifar10, tmp_path, write_archive(tmp_path, gzip.compress(bytes(contents), 1)))
 
 
+@pytest.mark.parametrize("load", [mnist, cifar10])
+def test_a_folder_that_cannot_be_looked_into_is_named(tmp_path, load):
+    refused(load, tmp_path / ("long" * 100), "long", "cannot be read: File name too long")
+
+
 # The digits
 
 

@@ -49,17 +49,17 @@ def cifar10(folder: Path) -> Data:
 def cifar10_arrays(folder: Path) -> dict[str, NDArray[np.uint8]]:
     """The six batches by name, checked: one row of 3,073 bytes a record, the label first."""
     place = folder / "cifar10"
-    if batches_there(folder):
+    with reading(place):
+        lost = [place / FOLDER / name for name in BATCHES if not (place / FOLDER / name).is_file()]
+        if lost and not (place / ARCHIVE).is_file():
+            first = place / ARCHIVE if len(lost) == len(BATCHES) else lost[0]
+            raise Missing(f"{first}: is not there; inface data fetch cifar10 downloads it")
+    if lost:
+        where = {name: f"{place / ARCHIVE}: {FOLDER}/{name}" for name in BATCHES}
+        arrays = _read_archive(place / ARCHIVE)
+    else:
         where = {name: str(place / FOLDER / name) for name in BATCHES}
         arrays = {name: _read_batch(place / FOLDER / name) for name in BATCHES}
-    elif (archive := place / ARCHIVE).is_file():
-        where = {name: f"{archive}: {FOLDER}/{name}" for name in BATCHES}
-        arrays = _read_archive(archive)
-    else:
-        lost = [place / FOLDER / name for name in BATCHES if not (place / FOLDER / name).is_file()]
-        raise Missing(
-            f"{place / ARCHIVE if len(lost) == len(BATCHES) else lost[0]}: is not there; inface data fetch cifar10 downloads it"
-        )
     most = max(map(len, arrays.values()))
     for name, records in arrays.items():
         if len(records) < most:

@@ -97,9 +97,10 @@ def fetch(
         )
     place = folder / name
     remotes = REMOTES[name] if sources is None else sources
-    if all(_there(folder, name, remote) for remote in remotes):
-        return [path for remote in remotes for path in _there(folder, name, remote)]
     try:
+        there = [_there(folder, name, remote) for remote in remotes]
+        if all(there):  # which a folder that cannot be written to may be
+            return [path for paths in there for path in paths]
         place.mkdir(parents=True, exist_ok=True)
         with FileLock(place / ".fetch.lock"):
             return [

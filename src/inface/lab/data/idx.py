@@ -48,10 +48,11 @@ def mnist(folder: Path) -> Data:
 
 def mnist_arrays(folder: Path) -> dict[str, NDArray[np.uint8]]:
     """The contents of MNIST's four files by name, checked: images as (N, 28, 28), labels as (N,)."""
-    paths = {name: mnist_file(folder, name) for name in FILES}
-    for name, path in paths.items():
-        if not path.is_file():
-            raise Missing(f"{folder / 'mnist' / name}.gz: is not there; inface data fetch mnist downloads it")
+    with reading(folder / "mnist"):
+        paths = {name: mnist_file(folder, name) for name in FILES}
+        for name, path in paths.items():
+            if not path.is_file():
+                raise Missing(f"{folder / 'mnist' / name}.gz: is not there; inface data fetch mnist downloads it")
     arrays = {name: read_idx(path, (SIDE, SIDE) if "images" in name else ()) for name, path in paths.items()}
     for images, labels in (FILES[:2], FILES[2:]):
         if len(arrays[images]) != len(arrays[labels]):
