@@ -1,12 +1,17 @@
 """Train sparse, low-rank and otherwise structured PyTorch models by construction."""
 
-from . import batches, sets, sparsity, theory
-from .gap import ModifiedGap, convex_bound, modified_gap
-from .groups import param_groups
-from .init import graph_init_
-from .iterate import RandomIterate
-from .optimizer import FrankWolfe
-from .report import Report
+from typing import TYPE_CHECKING
+
+from .lazy import exports
+
+if TYPE_CHECKING:
+    from . import batches, sets, sparsity, theory
+    from .gap import ModifiedGap, convex_bound, modified_gap
+    from .groups import param_groups
+    from .init import graph_init_
+    from .iterate import RandomIterate
+    from .optimizer import FrankWolfe
+    from .report import Report
 
 __all__ = [
     "FrankWolfe",
@@ -22,3 +27,21 @@ __all__ = [
     "sparsity",
     "theory",
 ]
+
+__getattr__, __dir__ = exports(
+    __name__,
+    {
+        "FrankWolfe": "optimizer",
+        "ModifiedGap": "gap",
+        "RandomIterate": "iterate",
+        "Report": "report",
+        "batches": "batches",
+        "convex_bound": "gap",
+        "graph_init_": "init",
+        "modified_gap": "gap",
+        "param_groups": "groups",
+        "sets": "sets",
+        "sparsity": "sparsity",
+        "theory": "theory",
+    },
+)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,10 +15,20 @@ from inface import FrankWolfe
 from inface.sets import NuclearBall, SpectralBall
 
 from .experiment import Experiment
-from .experiments import find
+from .experiments import find, options_of
 from .settings import Settings
 
-__all__ = ["experiment_of", "make_model", "make_optimizer", "surroundings"]
+__all__ = ["experiment_of", "make_model", "make_optimizer", "resolve", "settings_of", "surroundings"]
+
+
+def settings_of(given: Mapping[str, Any]) -> Settings:
+    """Settings with the experiment's own defaults where nothing is given.
+
+    >>> settings_of({"experiment": "digits", "seed": 3}).epochs, settings_of({"experiment": "digits", "epochs": 7}).epochs
+    (100, 7)
+    """
+    defaults = find(given["experiment"], given.get("options")).defaults
+    return Settings.from_dict({**defaults, **given})
 
 
 def experiment_of(settings: Settings) -> Experiment:
@@ -29,6 +41,22 @@ def experiment_of(settings: Settings) -> Experiment:
     return experiment if settings.radius is None else experiment.with_radii(settings.radius)
 
 
+def resolve(settings: Settings) -> Settings:
+    """The settings with everything said that they leave to the experiment: its options and its radii.
+
+    >>> resolve(Settings("synthetic", options={"edges": "5"})).radius
+    (5.0, 5.0)
+    """
+    radii = [set_.radius for set_ in experiment_of(settings).sets.values()]
+    return replace(
+        settings,
+        options=options_of(settings.experiment, settings.options),
+        radius=tuple(radius for radius in radii if isinstance(radius, float))
+        if radii and all(isinstance(radius, float) for radius in radii)
+        else None,
+    )
+
+
 def make_model(settings: Settings, experiment: Experiment) -> nn.Module:
     """A network to start from: PyTorch's initialisation, and the graph initialisation where a layer is constrained.
 
@@ -36,7 +64,7 @@ def make_model(settings: Settings, experiment: Experiment) -> nn.Module:
 
     >>> settings = Settings("digits")
     >>> make_model(settings, experiment_of(settings)).fc1.weight.abs().sum(1).unique().tolist()
-    [2.0]
+    [1.0]
     """
     torch.manual_seed(settings.seed)
     model = experiment.model()

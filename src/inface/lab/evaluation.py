@@ -31,8 +31,7 @@ def evaluate(run: Run, *, data: str | Path | None = None) -> dict[str, Any]:
 
 def rebuild(run: Run) -> tuple[Settings, Experiment, nn.Module]:
     """The settings, the experiment and the trained network of a run."""
-    known = {key: value for key, value in run.config.items() if key not in ("format", "versions", "source")}
-    settings = Settings.from_dict(known)
+    settings = run.settings
     experiment = experiment_of(settings)
     with torch.random.fork_rng(devices=[]):
         model = experiment.model()

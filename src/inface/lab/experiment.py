@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -124,6 +124,7 @@ class Experiment:
             order they are layer 1, layer 2, ... of every table, and ``--radius`` gives their radii.
         loss: of outputs and targets, a mean over the samples.
         metric: what the network is judged by.
+        defaults: settings of its runs, such as ``{"epochs": 100}``, where the command line says nothing else.
 
     >>> import torch
     >>> from inface.sets import L1Ball
@@ -140,7 +141,8 @@ class Experiment:
     model: Callable[[], nn.Module]
     sets: Mapping[str, Set]
     loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy
-    metric: Metric = field(default=accuracy)
+    metric: Metric = accuracy
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, set_ in self.sets.items():
@@ -157,4 +159,4 @@ class Experiment:
             raise ArgumentError(f"radius: wanted numbers > 0, got {' '.join(f'{radius:g}' for radius in radii)}")
         each = list(radii) * len(self.sets) if len(radii) == 1 else list(radii)
         sets = {name: set_.with_radius(r) for (name, set_), r in zip(self.sets.items(), each, strict=True)}
-        return Experiment(self.data, self.model, sets, self.loss, self.metric)
+        return replace(self, sets=sets)

@@ -16,6 +16,7 @@ from inface.sets import L1Ball
 from . import data, models
 from .errors import ArgumentError, suggestion
 from .experiment import Experiment, mean_squared_error
+from .names import EXPERIMENTS
 
 __all__ = ["BUILT_IN", "cifar10", "digits", "find", "mnist_conv", "mnist_mlp", "options_of", "synthetic"]
 
@@ -72,17 +73,14 @@ def digits() -> Experiment:
     return Experiment(
         data=data.digits,
         model=lambda: models.perceptron(64, 256, 128, 10),
-        sets={"fc1.weight": L1Ball(2.0), "fc2.weight": L1Ball(5.0)},
+        sets={"fc1.weight": L1Ball(1.0), "fc2.weight": L1Ball(5.0)},
+        defaults={"epochs": 100, "batch_size": 50},
     )
 
 
-BUILT_IN: dict[str, Callable[..., Experiment]] = {
-    "mnist-mlp": mnist_mlp,
-    "mnist-conv": mnist_conv,
-    "cifar10": cifar10,
-    "synthetic": synthetic,
-    "digits": digits,
-}
+BUILT_IN: dict[str, Callable[..., Experiment]] = dict(
+    zip(EXPERIMENTS, (mnist_mlp, mnist_conv, cifar10, synthetic, digits), strict=True)
+)
 
 
 def find(name: str, options: Mapping[str, Any] | None = None) -> Experiment:
@@ -108,16 +106,17 @@ def find(name: str, options: Mapping[str, Any] | None = None) -> Experiment:
     return experiment
 
 
-def options_of(name: str) -> dict[str, Any]:
-    """The options of an experiment with their default values.
+def options_of(name: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """All options of an experiment: those given, as values of their kinds, and the others' defaults.
 
-    >>> options_of("synthetic")
-    {'edges': 10, 'snr': 10.0, 'activation': 'sigmoid', 'trial': 0}
+    >>> options_of("synthetic", {"edges": "5"})
+    {'edges': 5, 'snr': 10.0, 'activation': 'sigmoid', 'trial': 0}
     """
     found = _named(name)
     if isinstance(found, Experiment):
         return {}
-    return {key: parameter.default for key, parameter in inspect.signature(found).parameters.items()}
+    given = _arguments(name, found, options or {})
+    return {key: given.get(key, parameter.default) for key, parameter in inspect.signature(found).parameters.items()}
 
 
 def _named(name: str) -> Experiment | Callable[..., Any]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .errors import ArgumentError, LabError
 from .files import read_json, read_lines, read_tensors
+from .settings import Settings
 
 __all__ = ["FORMAT", "Run"]
 
@@ -63,6 +64,15 @@ class Run:
     def config(self) -> dict[str, Any]:
         """How the run was made: everything needed to run it again."""
         return _versioned(self.config_file)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the run."""
+        beside = ("format", "source", "versions")
+        try:
+            return Settings.from_dict({key: value for key, value in self.config.items() if key not in beside})
+        except (ArgumentError, TypeError) as error:
+            raise LabError(f"{self.config_file}: {error}") from None
 
     @cached_property
     def summary(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,7 +20,7 @@ from torch import Tensor
 from inface import FrankWolfe
 
 from . import plain
-from .building import experiment_of, make_model, make_optimizer, surroundings
+from .building import experiment_of, make_model, make_optimizer, resolve, surroundings
 from .data import folder as data_folder
 from .errors import ArgumentError, Diverged, LabError
 from .evaluation import measure
@@ -68,6 +69,7 @@ def train(
     ...     sorted(file.name for file in run.path.glob("[!.]*")), run.summary["steps"]
     (['config.json', 'metrics.jsonl', 'model.safetensors', 'summary.json'], 12)
     """
+    settings = resolve(settings)
     experiment = experiment_of(settings)
     path = Path(out)
     with _locked(path):
@@ -80,7 +82,7 @@ def train(
                 previous.checkpoint_file.unlink(missing_ok=True)
                 return previous
         with surroundings(settings.threads):
-            settings = Settings.from_dict({**settings.to_dict(), "threads": torch.get_num_threads()})
+            settings = replace(settings, threads=torch.get_num_threads())
             trainer = _Trainer(settings, experiment, path, Path(data) if data else data_folder(None))
             if previous and overwrite:
                 _clear(previous)
@@ -311,7 +313,7 @@ def _same(settings: Settings, previous: Run) -> Settings:
     if previous.config.get("source") != _digest(settings.experiment):
         file = settings.experiment.rpartition(":")[0]
         raise ArgumentError(f"{file}: has changed since {previous.path} was begun; --overwrite starts it again")
-    return Settings.from_dict({**wanted, "threads": previous.config["threads"]})
+    return previous.settings
 
 
 def _clear(run: Run) -> None:

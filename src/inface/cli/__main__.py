@@ -1,0 +1,5 @@
+"""``python -m inface.cli``."""
+
+from . import main
+
+main()

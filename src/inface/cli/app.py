@@ -1,0 +1,83 @@
+"""The commands, and what every one of them does with errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from inface.lab.errors import LabError
+
+from . import data, evaluate, experiments, report, train
+from .demo import demo
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="inface",
+    epilog="Start with: inface demo",
+    no_args_is_help=True,
+    invoke_without_command=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def inface(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    """Train sparse networks by construction, measure them, and see what comes out."""
+    if version:
+        typer.echo(f"inface {metadata.version('inface')}")
+        raise typer.Exit
+
+
+app.command()(demo)
+app.command()(train.train)
+app.command()(evaluate.evaluate)
+app.command()(report.report)
+app.command()(experiments.experiments)
+app.add_typer(data.app, name="data")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command and return its exit code; what went wrong is one line on standard error."""
+    try:
+        code = app(spread(arguments), prog_name="inface", standalone_mode=False)
+    except LabError as error:
+        typer.echo(f"inface: {error}", err=True)
+        return error.exit_code
+    except typer.TyperException as error:
+        typer.echo(f"inface: {' '.join(error.format_message().split())}", err=True)
+        return error.exit_code
+    except typer.Abort:
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def spread(arguments: Sequence[str]) -> list[str]:
+    """``--radius 1 10`` as ``--radius 1 --radius 10``: an option followed by several numbers.
+
+    >>> spread(["train", "digits", "--radius", "1", "10", "--lr", "2"])
+    ['train', 'digits', '--radius', '1', '--radius', '10', '--lr', '2']
+    """
+    result: list[str] = []
+    values = 0  # of the --radius that is being read
+    for argument in arguments:
+        if values > 1 and _is_number(argument):
+            result.append("--radius")
+        values = 1 if argument == "--radius" else values + 1 if values and (values == 1 or _is_number(argument)) else 0
+        result.append(argument)
+    return result
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

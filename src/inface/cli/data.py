@@ -1,0 +1,75 @@
+"""``inface data``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .options import DataFolder
+
+__all__ = ["app"]
+
+app = typer.Typer(help="The data sets: what is there, and fetching the rest.", no_args_is_help=True)
+
+
+@app.command()
+def status(data: DataFolder = None) -> None:
+    """Say which data sets are there, and whether they are whole.
+
+    [bold]Examples[/bold]
+
+    $ inface data status
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from inface.lab.data import folder
+    from inface.lab.data import status as look
+
+    where = folder(data)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("data set", "state", "contents"):
+        table.add_column(heading)
+    for found in look(where):
+        table.add_row(found.name, found.state, found.detail)
+    console = Console()
+    console.print(table)
+    console.print(f"\nfolder: {where}", soft_wrap=True, highlight=False, markup=False)
+
+
+@app.command()
+def fetch(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="mnist, cifar10; by default both.", metavar="[NAME]...", show_default=False),
+    ] = None,
+    *,
+    data: DataFolder = None,
+) -> None:
+    """Download data sets; what is there is left as it is, and what was begun is continued.
+
+    [bold]Examples[/bold]
+
+    $ inface data fetch mnist
+
+    $ inface data fetch mnist cifar10 --data big-disk
+    """
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+    from inface.lab.data import fetch as download
+    from inface.lab.data import folder
+
+    where = folder(data)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def show(file: str, done: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = progress.add_task(file)
+            progress.update(tasks[file], completed=done, total=total)
+
+        for name in names or ("mnist", "cifar10"):
+            download(name, where, progress=show)
+    typer.echo(f"{', '.join(names or ('mnist', 'cifar10'))}: in {where}")

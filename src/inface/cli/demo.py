@@ -1,0 +1,35 @@
+"""``inface demo``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["demo"]
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder for the runs and the report.", metavar="DIR")] = Path(
+        "inface-demo"
+    ),
+    trials: Annotated[int, typer.Option(help="Seeds of each method.", min=1)] = 3,
+) -> None:
+    """Train dense SGD, SFW and SFW-IF on the bundled digits, print the table, write the report.
+
+    [bold]Examples[/bold]
+
+    $ inface demo
+
+    $ inface demo --out somewhere --trials 1
+    """
+    from inface.lab.demo import demo as demonstrate
+
+    from .display import display
+    from .tables import print_comparison
+
+    runs, page = demonstrate(out, display, trials=trials)
+    typer.echo()
+    print_comparison(runs)
+    typer.echo(f"\nThe report, with pictures of the first layer: {page.resolve()}")

@@ -1,0 +1,138 @@
+"""How a run shows itself while it goes on: a live line in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+__all__ = ["display"]
+
+Record = dict[str, Any]
+
+QUIET = 2.0  # seconds between two plain lines, at least
+
+
+@contextmanager
+def display(label: str = "", console: Console | None = None) -> Iterator[Callable[[Record], None]]:
+    """Something to give to ``train(watch=...)``.
+
+    Args:
+        label: what the lines begin with.
+        console: where to write; by default standard output.
+    """
+    console = console or Console()
+    if console.is_terminal:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeRemainingColumn(compact=True),
+        )
+        with Progress(*columns, console=console) as progress:
+            yield _Live(progress, label)
+    else:
+        yield _Lines(console, label)
+
+
+class _Watcher:
+    """What both know of the run."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.start: Record = {}
+        self.epoch: Record = {}
+
+    def __call__(self, record: Record) -> None:
+        if record["kind"] == "start":
+            self.start = record
+            self.begin()
+        elif record["kind"] == "epoch":
+            self.epoch = record
+            self.end_of_epoch(record)
+        else:
+            self.step(record)
+
+    def begin(self) -> None: ...
+
+    def step(self, record: Record) -> None: ...
+
+    def end_of_epoch(self, record: Record) -> None: ...
+
+    def state(self, record: Record) -> str:
+        """Loss, metric, gap and non-zeros, from the last step and the last epoch."""
+        metric = self.start["metric"]
+        measured = self.epoch.get("metric")
+        parts = [f"loss {_number(record.get('loss') if record['kind'] == 'step' else record['train_loss'])}"]
+        if measured is not None:
+            parts.append(f"{metric.name} {_number(measured)}{f' {metric.unit}' if metric.unit else ''}")
+        if record.get("smoothed_gap") is not None:
+            parts.append(f"gap {_number(record['smoothed_gap'])}")
+        percents = [f"{count['percent']:.1f}" for count in self.epoch.get("nonzeros", {}).values()]
+        if percents:
+            parts.append(f"non-zeros {' / '.join(percents)} %")
+        return "  ".join(parts)
+
+
+class _Live(_Watcher):
+    """A bar that moves."""
+
+    def __init__(self, progress: Progress, label: str) -> None:
+        super().__init__(label)
+        self.progress = progress
+
+    def begin(self) -> None:
+        self.task = self.progress.add_task(
+            self._name(0), total=self.start["steps"], completed=self.start["step"], state=""
+        )
+
+    def step(self, record: Record) -> None:
+        done = record["step"] * self.start["epochs"] // self.start["steps"]
+        self.progress.update(
+            self.task, completed=record["step"], state=self.state(record), description=self._name(done)
+        )
+
+    def end_of_epoch(self, record: Record) -> None:
+        self.progress.update(
+            self.task, completed=record["step"], state=self.state(record), description=self._name(record["epoch"])
+        )
+
+    def _name(self, epoch: int) -> str:
+        return f"{self.label} epoch {epoch}/{self.start['epochs']}".strip()
+
+
+class _Lines(_Watcher):
+    """A line at the ends of epochs, now and then and at the last."""
+
+    def __init__(self, console: Console, label: str) -> None:
+        super().__init__(label)
+        self.console = console
+
+    def begin(self) -> None:
+        self.begun = time.perf_counter()
+        self.printed = 0.0
+        if self.start["step"]:
+            self._print(f"continued after gradient {self.start['step']} of {self.start['steps']}")
+
+    def end_of_epoch(self, record: Record) -> None:
+        here = record["step"] - self.start["step"]
+        left = (time.perf_counter() - self.begun) * (self.start["steps"] - record["step"]) / max(1, here)
+        now, last = time.perf_counter(), record["epoch"] == self.start["epochs"]
+        if now - self.printed < QUIET and not last:
+            return
+        self.printed = now
+        width = len(str(self.start["epochs"]))
+        done = f"epoch {record['epoch']:>{width}}/{self.start['epochs']}"
+        self._print(f"{done}  {self.state(record)}  {record['seconds']:.1f} s, {left:.0f} s left")
+
+    def _print(self, text: str) -> None:
+        line = f"{self.label}  {text}" if self.label else text
+        self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,39 @@
+"""``inface evaluate``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import DataFolder
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN", show_default=False)],
+    *,
+    data: DataFolder = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Measure the saved network of a run again, from its weights and the data.
+
+    [bold]Examples[/bold]
+
+    $ inface evaluate runs/digits
+
+    $ inface evaluate runs/digits --json | jq .kept
+    """
+    from inface.lab.evaluation import evaluate as measure_again
+    from inface.lab.run import Run
+
+    from .tables import print_measured
+
+    measured = measure_again(Run(run), data=data)
+    if as_json:
+        typer.echo(json.dumps(measured, indent=1))
+    else:
+        print_measured(measured)

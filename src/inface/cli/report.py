@@ -1,0 +1,44 @@
+"""``inface report``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+__all__ = ["report"]
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.", metavar="RUN...", show_default=False)],
+    *,
+    out: Annotated[Path, typer.Option(help="The HTML file.", metavar="FILE")] = Path("report.html"),
+    figures: Annotated[
+        Path | None, typer.Option(help="A folder for the same pictures as files.", metavar="DIR", show_default=False)
+    ] = None,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format", help="Of the pictures: svg, png; may be repeated.", metavar="FORMAT", show_default="svg"
+        ),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="The title of the page.", show_default=False)] = None,
+) -> None:
+    """Compare runs in one HTML file that needs nothing else, and as pictures.
+
+    [bold]Examples[/bold]
+
+    $ inface report runs/sgd runs/sfw runs/sfw-if
+
+    $ inface report runs/* --out comparison.html --figures figures --format png --format svg
+    """
+    from inface.lab.report import Format, write_report
+    from inface.lab.run import Run
+
+    kinds = cast("Sequence[Format]", formats or ["svg"])  # which it checks
+    page = write_report([Run(run) for run in runs], out, figures=figures, formats=kinds, title=title)
+    typer.echo(f"written: {page}")
+    if figures:
+        typer.echo(f"pictures: {figures}")

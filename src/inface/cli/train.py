@@ -1,0 +1,216 @@
+"""``inface train``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from inface.lab.errors import ArgumentError
+from inface.lab.names import EXPERIMENTS
+
+from .options import DataFolder, experiment_names
+
+__all__ = ["train"]
+
+
+def train(
+    experiment: Annotated[
+        str | None,
+        typer.Argument(
+            help="mnist-mlp, mnist-conv, cifar10, synthetic, digits, or your own: path/to/file.py:name.",
+            metavar="EXPERIMENT",
+            show_default=False,
+            autocompletion=experiment_names,
+        ),
+    ] = None,
+    *,
+    out: Annotated[Path, typer.Option(help="The folder of the run.", metavar="DIR", show_default=False)],
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="sfw-if: Frank-Wolfe and in-face steps. sfw: Frank-Wolfe alone. sgd: dense. [dim]\\[default: sfw-if][/dim]",
+            show_default=False,
+            autocompletion=lambda: ["sfw-if", "sfw", "sgd"],
+        ),
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate. [dim]\\[default: 0.125][/dim]", show_default=False)
+    ] = None,
+    smoothness: Annotated[
+        float | None,
+        typer.Option(help="The paper's constant L instead: lr = 1 / (2 L).", metavar="L", show_default=False),
+    ] = None,
+    constrained_lr: Annotated[
+        float | None, typer.Option(help="Learning rate of the constrained layers, if another.", show_default=False)
+    ] = None,
+    radius: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Radii of the constrained layers, one for all or one each: --radius 1 10. [dim]\\[default: the experiment's][/dim]",
+            metavar="R...",
+            show_default=False,
+        ),
+    ] = None,
+    momentum: Annotated[
+        float | None, typer.Option(help="Averaging of gradients. [dim]\\[default: 0][/dim]", show_default=False)
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the learning rates: constant or cosine. [dim]\\[default: constant][/dim]",
+            show_default=False,
+            autocompletion=lambda: ["constant", "cosine"],
+        ),
+    ] = None,
+    in_face: Annotated[
+        str | None,
+        typer.Option(
+            help="The in-face step of sfw-if: away, pairwise or frank-wolfe. [dim]\\[default: away][/dim]",
+            show_default=False,
+            autocompletion=lambda: ["away", "pairwise", "frank-wolfe"],
+        ),
+    ] = None,
+    every_gradient: Annotated[
+        bool | None,
+        typer.Option(
+            "--every-gradient/--first-half",
+            help="With sfw-if, free parameters move on every gradient; or on the first half of an iteration, as in the paper. [dim]\\[default: first half][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Passes over the data. [dim]\\[default: 25; digits 100][/dim]", show_default=False),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="Samples of a gradient. [dim]\\[default: 250; digits 50][/dim]", show_default=False),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Of the initialisation and the order of samples. [dim]\\[default: 0][/dim]", show_default=False
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            help="An option of the experiment, such as edges=5 (inface experiments lists them).",
+            metavar="NAME=VALUE",
+            show_default=False,
+        ),
+    ] = None,
+    validate: Annotated[
+        bool | None,
+        typer.Option(
+            "--validate/--test",
+            help="Measure on held-out training data, or on the test data. [dim]\\[default: test][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of torch. [dim]\\[default: torch's][/dim]", show_default=False)
+    ] = None,
+    data: DataFolder = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in DIR, if there is one.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Throw away the run in DIR, if there is one.")] = False,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(help="How much work a kill may cost.", metavar="SECONDS", min=0)
+    ] = 10.0,
+) -> None:
+    """Train a network inside its sets, or dense, and measure it.
+
+    A run can be killed at any moment and continued with --resume: it ends with the same weights. DIR gets config.json,
+    metrics.jsonl, model.safetensors and summary.json.
+
+    [bold]Examples[/bold]
+
+    $ inface train digits --out runs/digits
+
+    $ inface train mnist-mlp --out runs/paper --method sfw-if --smoothness 4 --radius 1 10
+
+    $ inface train mnist-mlp --out runs/best --lr 0.2 --constrained-lr 4 --radius 0.3 20 --momentum 0.99 --schedule cosine --every-gradient
+
+    $ inface train synthetic --out runs/sigmoid -o edges=5 -o snr=1 -o activation=sigmoid
+
+    $ inface train my_file.py:my_experiment --out runs/mine
+
+    $ inface train --out runs/paper --resume
+    """
+    if lr is not None and smoothness is not None:
+        raise ArgumentError("--lr and --smoothness say the same thing, lr = 1 / (2 L); wanted one of them")
+    if smoothness is not None and not smoothness > 0:
+        raise ArgumentError(f"--smoothness: wanted a number > 0, got {smoothness:g}")
+    if resume and overwrite:
+        raise ArgumentError("--resume continues a run, --overwrite throws it away; wanted one of them")
+    given: dict[str, Any] = {
+        "experiment": None if experiment is None else located(experiment),
+        "options": options(option) if option else None,
+        "method": method,
+        "lr": lr if smoothness is None else 1 / (2 * smoothness),
+        "constrained_lr": constrained_lr,
+        "radius": radius or None,
+        "momentum": momentum,
+        "schedule": schedule,
+        "in_face": in_face,
+        "every_gradient": every_gradient,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "seed": seed,
+        "measured_on": None if validate is None else "validation" if validate else "test",
+        "threads": threads,
+    }
+    from inface.lab.building import settings_of
+    from inface.lab.run import Run
+    from inface.lab.training import train as train_run
+
+    from .display import display
+    from .tables import print_summary
+
+    base: dict[str, Any] = {}
+    if resume and (out / "config.json").is_file():
+        base = Run(out).settings.to_dict()
+    chosen = {**base, **{key: value for key, value in given.items() if value is not None}}
+    if "experiment" not in chosen:
+        raise ArgumentError(f"EXPERIMENT is missing: {', '.join(EXPERIMENTS)}, or file.py:name")
+    settings = settings_of(chosen)
+    with display() as watch:
+        run = train_run(
+            settings,
+            out,
+            data=data,
+            resume=resume,
+            overwrite=overwrite,
+            watch=watch,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+    print_summary(run)
+
+
+def located(experiment: str) -> str:
+    """An experiment of one's own by its absolute path, so that the run can be measured again from anywhere.
+
+    >>> located("digits")
+    'digits'
+    """
+    file, colon, name = experiment.rpartition(":")
+    return f"{Path(file).resolve()}:{name}" if colon and file.endswith(".py") else experiment
+
+
+def options(texts: list[str]) -> dict[str, str]:
+    """``NAME=VALUE`` texts as a mapping.
+
+    >>> options(["edges=5", "snr=1"])
+    {'edges': '5', 'snr': '1'}
+    """
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ArgumentError(f"--option: wanted NAME=VALUE, got {text}")
+        pairs[name] = value
+    return pairs

@@ -1,0 +1,59 @@
+"""What in-face training does to a network, in a minute: three methods on the bundled digits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from .run import Run
+from .settings import Method, Settings
+from .training import Record, train
+
+__all__ = ["demo", "settings"]
+
+Display = Callable[[str], AbstractContextManager[Callable[[Record], None]]]
+
+
+def settings(method: Method, seed: int) -> Settings:
+    """How the demonstration trains: chosen on held-out training data, for each method by itself.
+
+    >>> settings("sgd", 0).epochs == settings("sfw-if", 0).epochs
+    True
+    """
+    common = {
+        "experiment": "digits",
+        "schedule": "cosine",
+        "momentum": 0.9,
+        "epochs": 100,
+        "batch_size": 50,
+        "threads": 1,
+    }
+    if method == "sgd":
+        return Settings.from_dict({**common, "method": method, "seed": seed, "lr": 0.05})
+    sparse = {"lr": 0.2, "constrained_lr": 0.5, "radius": (1.0, 5.0), "every_gradient": True}
+    return Settings.from_dict({**common, **sparse, "method": method, "seed": seed})
+
+
+def demo(out: str | Path, display: Display, *, trials: int = 3) -> tuple[list[Run], Path]:
+    """Train dense SGD, SFW and SFW-IF with several seeds, and compare them in a report.
+
+    A demonstration that was killed goes on where it was.
+
+    Args:
+        out: the folder for the runs and the report.
+        display: makes, from what a run is called, a context that yields what ``train`` calls ``watch``.
+        trials: seeds of each method.
+
+    Returns:
+        The runs, and the report.
+    """
+    from .report import write_report
+
+    runs = []
+    methods: tuple[Method, ...] = ("sgd", "sfw", "sfw-if")
+    for method in methods:
+        for seed in range(trials):
+            with display(f"{method} {seed + 1}/{trials}") as watch:
+                runs.append(train(settings(method, seed), Path(out, f"{method}-{seed}"), resume=True, watch=watch))
+    return runs, write_report(runs, Path(out, "report.html"), figures=Path(out, "figures"), formats=("svg", "png"))
