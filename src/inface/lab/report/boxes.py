@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from inface.lab.run import Run
 
 from .drawing import Drawing, Key, Panel, plain
-from .groups import Group, Measure, number
+from .groups import Group, Measure, mapping, number, shown, sortable
 from .palette import look
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _synthetic(groups: Sequence[Group], quantities: list[Quantity]) -> list[Draw
     found = []
     for index, rest in enumerate(dict.fromkeys(_rest(group) for group in groups)):
         members = [group for group in groups if _rest(group) == rest]
-        edges = sorted({group.options["edges"] for group in members})
+        edges = sorted({group.options["edges"] for group in members}, key=sortable)
         panels = [
             _by_snr([group for group in members if group.options["edges"] == m], m, *quantity)
             for quantity in quantities
@@ -53,21 +53,21 @@ def _synthetic(groups: Sequence[Group], quantities: list[Quantity]) -> list[Draw
 def _quantities(groups: Sequence[Group], metric: Measure) -> list[Quantity]:
     def edges(name: str) -> Callable[[Run], float]:
         def of(run: Run) -> float:
-            layer = (run.summary.get("layers") or {}).get(name)
-            return number(layer.get("edges")) if isinstance(layer, dict) else math.nan
+            return number(mapping(mapping(run.summary.get("layers")).get(name)).get("edges"))
 
         return of
 
     def whole(run: Run) -> float:
-        kept = run.summary.get("kept")
-        return number(kept.get("100")) if isinstance(kept, dict) else math.nan
+        return number(mapping(run.summary.get("kept")).get("100"))
 
-    names = list(dict.fromkeys(name for g in groups for run in g.finished for name in run.summary.get("layers") or {}))
+    names = list(
+        dict.fromkeys(name for g in groups for run in g.finished for name in mapping(run.summary.get("layers")))
+    )
     layers = [
         (f"Layer {index}", f"non-zero edges per node, layer {index}", edges(name))
         for index, name in enumerate(names[:2], 1)
     ]
-    return [*layers, (metric.name[:1].upper() + metric.name[1:], f"test {metric.axis}", whole)]
+    return [*layers, (metric.name[:1].upper() + metric.name[1:], metric.axis, whole)]
 
 
 def _by_group(groups: Sequence[Group], title: str, axis: str, value: Callable[[Run], float]) -> Panel:
@@ -77,18 +77,18 @@ def _by_group(groups: Sequence[Group], title: str, axis: str, value: Callable[[R
         for place, group in enumerate(groups):
             _box(axes, [value(run) for run in group.finished], place, look(group, groups).colour, 0.5, across=True)
         labels = [", ".join(filter(None, (group.label, group.problem if named else ""))) for group in groups]
-        axes.set_yticks(range(len(groups)), [plain(label, 30) for label in labels])
+        axes.set_yticks(range(len(groups)), [plain(label, 26) for label in labels])
         axes.set_ylim(len(groups) - 0.4, -0.6)
         axes.set_xlabel(plain(axis))
         axes.set_title(plain(title))
         axes.grid(visible=False, axis="y")
 
-    height = 1.3 + 0.32 * len(groups)
-    return Panel(draw, f"{axis}: box plots over trials of {', '.join(g.label for g in groups)}", (4.6, height))
+    height = 1.2 + 0.3 * len(groups)
+    return Panel(draw, f"{axis}: box plots over trials of {', '.join(g.label for g in groups)}", (3.3, height))
 
 
 def _by_snr(groups: Sequence[Group], m: Any, title: str, axis: str, value: Callable[[Run], float]) -> Panel:
-    ratios = sorted({group.options["snr"] for group in groups})
+    ratios = sorted({group.options["snr"] for group in groups}, key=sortable)
     labels = list(dict.fromkeys(group.label for group in groups))
 
     def draw(axes: Axes) -> None:
@@ -97,14 +97,14 @@ def _by_snr(groups: Sequence[Group], m: Any, title: str, axis: str, value: Calla
             shift = (labels.index(group.label) - (len(labels) - 1) / 2) * width
             place = ratios.index(group.options["snr"]) + shift
             _box(axes, [value(run) for run in group.finished], place, look(group, groups).colour, 0.8 * width)
-        axes.set_xticks(range(len(ratios)), [f"{ratio:g}" for ratio in ratios])
+        axes.set_xticks(range(len(ratios)), [plain(shown(ratio), 12) for ratio in ratios])
         axes.set_xlim(-0.5, len(ratios) - 0.5)
         axes.set_xlabel("signal-to-noise ratio (SNR)")
         axes.set_ylabel(plain(axis.partition(", layer")[0]))
-        axes.set_title(plain(f"{title}, m = {m}"))
+        axes.set_title(plain(f"{title}, m = {shown(m)}"))
         axes.grid(visible=False, axis="x")
 
-    return Panel(draw, f"{axis}: box plots over trials against SNR for m = {m}, {', '.join(labels)}", (3.4, 2.8))
+    return Panel(draw, f"{axis}: box plots over trials against SNR for m = {shown(m)}, {', '.join(labels)}", (3.4, 2.8))
 
 
 def _box(axes: Axes, values: list[float], place: float, colour: str, width: float, *, across: bool = False) -> None:
@@ -132,7 +132,7 @@ def _box(axes: Axes, values: list[float], place: float, colour: str, width: floa
 
 
 def _rest(group: Group) -> str:
-    others = [f"{key} {value}" for key, value in group.options.items() if key not in {"edges", "snr"}]
+    others = [f"{key} {shown(value)}" for key, value in group.options.items() if key not in {"edges", "snr"}]
     _, _, measured = group.problem.partition("measured on ")
     return ", ".join([*others, *([f"measured on {measured}"] if measured else [])])
 

@@ -6,11 +6,11 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from inface.lab.run import Run
 
-from .groups import Group, Measure, grouped, measure, method_name, number
+from .groups import Group, Measure, grouped, mapping, measure, method_name, number
 
 __all__ = ["Column", "Comparison", "Spread", "columns", "compare", "headline"]
 
@@ -146,17 +146,16 @@ def columns(rows: Sequence[Comparison]) -> list[Column]:
     layers = list(dict.fromkeys(name for row in rows for name in row.layers))
     thetas = sorted({theta for row in rows for theta in row.kept}, reverse=True)
     metric = rows[0].metric if rows else Measure()
-    edges = "non-zero edges, %"
     found = [
-        Column(f"{kind}:{name}", f"{edges}, layer {index}: {name}", title, "lower")
+        Column(f"{kind}:{name}", f"layer {index} edges, %: {name}", title, "lower")
         for index, name in enumerate(layers, 1)
         for kind, title in (("layer", "≥ 0.001"), ("exact", "exact"))
     ]
-    found += [Column("network", "non-zero, %", "network", "lower")]
+    found += [Column("network", "network, %", "≥ 0.001", "lower")]
     found += [Column(f"kept:{theta}", f"{metric.axis}, keeping", f"{theta} %", metric.better) for theta in thetas]
     if any(row.gap for row in rows):
         found.append(Column("gap", "gap", "exact", "lower"))
-    return [*found, Column("seconds", "training", "seconds", "lower")]
+    return [*found, Column("seconds", "time", "s", "lower")]
 
 
 def headline(rows: Sequence[Comparison]) -> str:
@@ -180,10 +179,12 @@ def headline(rows: Sequence[Comparison]) -> str:
 def _row(group: Group) -> Comparison:
     runs = group.finished
     summaries = [run.summary for run in runs]
-    names = list(dict.fromkeys(name for summary in summaries for name in _dict(summary, "layers")))
+    names = list(dict.fromkeys(name for summary in summaries for name in mapping(summary.get("layers"))))
 
     def layers(key: str) -> dict[str, Spread | None]:
-        return {name: Spread.of(_dict(_dict(s, "layers"), name).get(key) for s in summaries) for name in names}
+        return {
+            name: Spread.of(mapping(mapping(s.get("layers")).get(name)).get(key) for s in summaries) for name in names
+        }
 
     return Comparison(
         experiment=group.experiment,
@@ -195,17 +196,12 @@ def _row(group: Group) -> Comparison:
         metric=measure(runs),
         layers=layers("percent"),
         exact=layers("exact_percent"),
-        network=Spread.of(_dict(s, "network").get("percent") for s in summaries),
-        kept={theta: Spread.of(_dict(s, "kept").get(str(theta)) for s in summaries) for theta in THETAS},
-        gap=Spread.of(_dict(s, "gap").get("exact") for s in summaries),
+        network=Spread.of(mapping(s.get("network")).get("percent") for s in summaries),
+        kept={theta: Spread.of(mapping(s.get("kept")).get(str(theta)) for s in summaries) for theta in THETAS},
+        gap=Spread.of(mapping(s.get("gap")).get("exact") for s in summaries),
         seconds=Spread.of(s.get("seconds") for s in summaries),
         runs=runs,
     )
-
-
-def _dict(data: dict[str, Any], key: str) -> dict[str, Any]:
-    value = data.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _winners(rows: Sequence[Comparison], column: Column) -> list[int]:

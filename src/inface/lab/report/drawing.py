@@ -196,7 +196,7 @@ def _element(svg: str, words: str) -> str:
     body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
     body = re.sub(r'<g id="[^"]*"', "<g", body)  # numbered within one SVG: no two in a page may be the same
     size = box[1] if box else "0 0 1 1"
-    return f'<svg class="plot" viewBox="{size}" role="img" aria-label="{escape(words)}">{body.strip()}'
+    return f'<svg class="plot" viewBox="{size}" role="img" aria-label="{escape(plain(words, 400))}">{body.strip()}'
 
 
 def _handle(key: Key) -> Any:

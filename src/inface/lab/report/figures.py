@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from inface.lab.run import Run
@@ -12,7 +13,7 @@ from inface.lab.run import Run
 from .boxes import boxes
 from .comparison import THETAS
 from .drawing import Drawing, Key, Panel, dashes, plain
-from .groups import Group, Measure, measure, number, positive
+from .groups import Group, Measure, mapping, measure, number, positive
 from .palette import Look, look
 from .weights import first_layer
 
@@ -47,8 +48,7 @@ def _records(run: Run) -> list[dict[str, Any]]:
 
 def _kept(groups: Sequence[Group], metric: Measure) -> Drawing | None:
     def series(run: Run) -> Series:
-        kept = run.summary.get("kept") if run.finished else None
-        found = kept if isinstance(kept, dict) else {}
+        found = mapping(run.summary.get("kept")) if run.finished else {}
         return [float(theta) for theta in THETAS], [number(found.get(str(theta))) for theta in THETAS]
 
     def finish(axes: Axes) -> None:
@@ -77,18 +77,23 @@ def _kept(groups: Sequence[Group], metric: Measure) -> Drawing | None:
 
 def _nonzeros(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]]]) -> Drawing | None:
     steps = {key: [r for r in found if r.get("kind") == "step"] for key, found in records.items()}
-    names = dict.fromkeys(name for found in steps.values() for r in found for name in r.get("nonzeros") or {})
+    names = dict.fromkeys(name for found in steps.values() for r in found for name in mapping(r.get("nonzeros")))
     panels: list[list[Panel]] = []
     for index, name in enumerate(_in_order(list(names), groups), 1):
 
         def series(run: Run, name: str = name) -> Series:
-            found = steps[id(run)]
-            return [number(r.get("step")) for r in found], [number((r.get("nonzeros") or {}).get(name)) for r in found]
+            return _series(steps[id(run)], "step", lambda r: number(mapping(r.get("nonzeros")).get(name)))
 
-        def finish(axes: Axes) -> None:
+        ends = [y[-1] for group in groups for run in group.runs if (y := series(run)[1]) and y[-1] > 0]
+        wide = bool(ends) and max(ends) > 12 * min(ends)  # a dense network would press the sparse ones to the axis
+
+        def finish(axes: Axes, wide: bool = wide) -> None:
             axes.set_xlabel("gradients")
             axes.set_ylabel("non-zero edges per node")
-            axes.set_ylim(bottom=0)
+            if wide:
+                _log_y(axes)
+            else:
+                axes.set_ylim(bottom=0)
 
         def words(who: str, problem: str, index: int = index) -> str:
             return f"average number of non-zero edges into a node of layer {index} against gradients{problem}, {who}"
@@ -108,7 +113,8 @@ def _gap(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]]]) -
     def series(key: str) -> Callable[[Run], Series]:
         def of(run: Run) -> Series:
             found = [r for r in records[id(run)] if r.get("kind") == "step"]
-            return [number(r.get("step")) for r in found], positive([number(r.get(key)) for r in found])
+            x, y = _series(found, "step", lambda r: number(r.get(key)))
+            return x, positive(y)
 
         return of
 
@@ -140,11 +146,11 @@ def _progress(groups: Sequence[Group], metric: Measure, records: Mapping[int, li
     panels: list[list[Panel]] = []
     losses = [number(r.get("train_loss")) for found in records.values() for r in found if r.get("kind") == "epoch"]
     logarithmic = any(loss > 0 for loss in losses) and not any(loss <= 0 for loss in losses)
-    for key, label, log in (("train_loss", "training loss", logarithmic), ("metric", f"test {metric.axis}", False)):
+    for key, label, log in (("train_loss", "training loss", logarithmic), ("metric", _measured(groups, metric), False)):
 
         def series(run: Run, key: str = key) -> Series:
             found = [r for r in records[id(run)] if r.get("kind") == "epoch"]
-            return [number(r.get("epoch")) for r in found], [number(r.get(key)) for r in found]
+            return _series(found, "epoch", lambda r: number(r.get(key)))
 
         def finish(axes: Axes, label: str = label, log: bool = log) -> None:
             from matplotlib.ticker import MaxNLocator
@@ -158,7 +164,7 @@ def _progress(groups: Sequence[Group], metric: Measure, records: Mapping[int, li
         def words(who: str, problem: str, label: str = label) -> str:
             return f"{label} against epochs{problem}, {who}"
 
-        panels.append(_panels(groups, series, finish, words, title=_capital(label.partition(",")[0])))
+        panels.append(_panels(groups, series, finish, words, title=_capital(label.removesuffix(f", {metric.unit}"))))
     return _grid(
         "progress",
         "Training",
@@ -229,6 +235,12 @@ def _lines(
     )
 
 
+def _series(records: Sequence[dict[str, Any]], x: str, value: Callable[[dict[str, Any]], float]) -> Series:
+    points = [(number(record.get(x)), value(record)) for record in records]
+    known = [point for point in points if math.isfinite(point[0])]
+    return [place for place, _ in known], [height for _, height in known]
+
+
 def _mean(lines: Sequence[Series]) -> Series:
     import numpy as np
 
@@ -236,7 +248,8 @@ def _mean(lines: Sequence[Series]) -> Series:
     if len(lines) < 2:
         return lines[0] if lines else ([], [])
     grid = np.unique(np.concatenate([np.asarray(x) for x, _ in lines]))
-    values = np.stack([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in lines])
+    rising = [(np.asarray(x)[np.argsort(x)], np.asarray(y)[np.argsort(x)]) for x, y in lines]
+    values = np.stack([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in rising])
     known = np.isfinite(values)
     total = np.where(known, values, 0).sum(axis=0)
     mean = np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
@@ -252,7 +265,7 @@ def _decimated(line: Series, most: int) -> Series:
 def _grid(name: str, title: str, caption: str, rows: list[list[Panel]], keys: list[Key]) -> Drawing | None:
     """Panels of several quantities: for each problem one row with all of them."""
     full = [row for row in rows if row]
-    panels = [panel for row in zip(*full, strict=False) for panel in row]
+    panels = [panel for row in zip_longest(*full) for panel in row if panel]
     return Drawing(name, title, caption, panels, keys, min(len(full), 3) if len(full) > 1 else 2) if panels else None
 
 
@@ -266,7 +279,7 @@ def _keys(groups: Sequence[Group], *, markers: bool = False) -> list[Key]:
 
 def _in_order(names: list[str], groups: Sequence[Group]) -> list[str]:
     """Layers in the order of the summaries, which is the experiment's."""
-    known = [name for g in groups for run in g.finished for name in run.summary.get("layers") or {} if name in names]
+    known = [name for g in groups for run in g.finished for name in mapping(run.summary.get("layers")) if name in names]
     return list(dict.fromkeys([*known, *names]))
 
 
@@ -284,6 +297,12 @@ def _log_y(axes: Axes) -> None:
 
 def _finite(line: Series) -> bool:
     return any(math.isfinite(y) for y in line[1])
+
+
+def _measured(groups: Sequence[Group], metric: Measure) -> str:
+    """The metric, and which data it is of, if that is the same for all."""
+    data = {str(run.config.get("measured_on") or "test") for group in groups for run in group.runs}
+    return f"{data.pop()} {metric.axis}" if len(data) == 1 else metric.axis
 
 
 def _trials(groups: Sequence[Group]) -> str:

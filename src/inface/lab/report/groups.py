@@ -11,7 +11,18 @@ from typing import Any
 from inface.lab.errors import LabError
 from inface.lab.run import Run
 
-__all__ = ["Group", "Measure", "grouped", "measure", "method_name", "number", "positive"]
+__all__ = [
+    "Group",
+    "Measure",
+    "grouped",
+    "mapping",
+    "measure",
+    "method_name",
+    "number",
+    "positive",
+    "shown",
+    "sortable",
+]
 
 _ORDER = ("sgd", "sfw", "sfw-if")
 _NAMES = {"sgd": "SGD", "sfw": "SFW", "sfw-if": "SFW-IF"}
@@ -109,7 +120,7 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
 
     def place(group: list[Run]) -> tuple[int, tuple[Any, ...], int]:
         experiment, method = _text(group[0], "experiment"), _text(group[0], "method")
-        values = tuple(_sortable(value) for _, value in sorted(_options(group[0]).items()))
+        values = tuple(sortable(value) for _, value in sorted(_options(group[0]).items()))
         return experiments.index(experiment), (*values, _problem(group[0])), _order(method)
 
     return [_group(group, found) for group in sorted(found, key=place)]
@@ -118,8 +129,8 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
 def measure(runs: Iterable[Run]) -> Measure:
     """What the first finished run is judged by."""
     for run in runs:
-        found = run.summary.get("metric") if run.finished else None
-        if isinstance(found, dict):
+        found = mapping(run.summary.get("metric")) if run.finished else {}
+        if found:
             default = Measure()
             return Measure(
                 str(found.get("name") or default.name),
@@ -154,6 +165,33 @@ def positive(values: Sequence[float]) -> list[float]:
     return [value if value > 0 else math.nan for value in values]
 
 
+def mapping(value: object) -> dict[str, Any]:
+    """The entries of a JSON object, none of anything else.
+
+    >>> mapping({"a": 1}), mapping(None)
+    ({'a': 1}, {})
+    """
+    return value if isinstance(value, dict) else {}
+
+
+def shown(value: Any) -> str:
+    """A setting as a text.
+
+    >>> shown([1.0, 10.0]), shown(0.125), shown(True), shown(None)
+    ('1 10', '0.125', 'yes', 'none')
+    """
+    if isinstance(value, (list, tuple)):
+        return " ".join(shown(entry) for entry in value)
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    return f"{value:.6g}" if isinstance(value, (int, float)) else str(value)
+
+
+def sortable(value: Any) -> tuple[int, float, str]:
+    """What orders values of any kind: numbers first, by size."""
+    return (1, 0.0, str(value)) if math.isnan(number(value)) else (0, number(value), "")
+
+
 def _group(runs: list[Run], everything: list[list[Run]]) -> Group:
     first = runs[0]
     experiment, method, options = _text(first, "experiment"), _text(first, "method"), _options(first)
@@ -181,14 +219,13 @@ def _text(run: Run, key: str) -> str:
 def _options(run: Run) -> dict[str, Any]:
     from inface.lab.experiments import BUILT_IN, options_of
 
-    given = run.config.get("options")
     name = run.config.get("experiment")
-    options = {**(options_of(name) if name in BUILT_IN else {}), **(given if isinstance(given, dict) else {})}
+    options = {**(options_of(name) if name in BUILT_IN else {}), **mapping(run.config.get("options"))}
     return {key: value for key, value in options.items() if key != "trial"}
 
 
 def _problem(run: Run) -> str:
-    parts = [f"{key} {_value(value)}" for key, value in _options(run).items()]
+    parts = [f"{key} {shown(value)}" for key, value in _options(run).items()]
     measured = run.config.get("measured_on") or "test"
     return ", ".join([*parts, *([] if measured == "test" else [f"measured on {measured} data"])])
 
@@ -218,22 +255,12 @@ def _setting(key: str, value: Any) -> str:
         return f"{value} schedule"
     if value is True:
         return _WORDS.get(key, key)
+    if key == "source":
+        return f"source {shown(value)[:8]}"
     if key in {"radius", "constrained_lr"} and value is None:
         return f"{_WORDS.get(key, key)} {'of the experiment' if key == 'radius' else 'the same'}"
-    return f"{_WORDS.get(key, key)} {_value(value)}"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return " ".join(_value(entry) for entry in value)
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "none"}[value]
-    return f"{value:.6g}" if isinstance(value, (int, float)) else str(value)
+    return f"{_WORDS.get(key, key)} {shown(value)}"
 
 
 def _order(method: str) -> int:
     return _ORDER.index(method) if method in _ORDER else len(_ORDER)
-
-
-def _sortable(value: Any) -> tuple[int, float, str]:
-    return (1, 0.0, str(value)) if math.isnan(number(value)) else (0, number(value), "")

@@ -20,6 +20,9 @@ from .groups import Group, grouped
 
 __all__ = ["Section", "command", "render", "sections"]
 
+# Letters that no HTML file may hold: control characters, halves of surrogate pairs.
+_UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+
 
 @dataclass(frozen=True)
 class Section:
@@ -66,7 +69,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
 def render(found: Sequence[Section], title: str) -> str:
     """The page."""
     counter = _numbers()
-    return _template().render(
+    page = _template().render(
         title=title,
         sections=found,
         style=files(__package__).joinpath("style.css").read_text(encoding="utf-8"),
@@ -75,6 +78,7 @@ def render(found: Sequence[Section], title: str) -> str:
         command=command,
         versions=_versions,
     )
+    return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", page)
 
 
 def command(run: Run) -> str:
@@ -92,9 +96,10 @@ def command(run: Run) -> str:
     words = ["inface", "train", str(config.get("experiment")), "--out", f"{run.path.resolve().name}-again"]
     for key in (
         "method", "lr", "constrained_lr", "radius", "in_face", "momentum", "schedule", "epochs", "batch_size", "seed",
-        "every_gradient", "measured_on", "threads",
+        "every_gradient", "threads",
     ):  # fmt: skip
         words += _flag(key, config.get(key))
+    words += ["--validate"] if config.get("measured_on") == "validation" else []
     options = config.get("options")
     for key, value in (options if isinstance(options, Mapping) else {}).items():
         words += ["--option", f"{key}={value}"]

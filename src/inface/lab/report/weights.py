@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from inface.lab.run import Run
 
 from .drawing import Drawing, Panel, plain
-from .groups import Group, method_name
+from .groups import Group, mapping, method_name
 from .palette import NEGATIVE, POSITIVE
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def first_layer(groups: Sequence[Group]) -> Drawing | None:
     columns = min(_SIDE, math.ceil(math.sqrt(nodes)))
     nodes = min(nodes, columns * min(_SIDE, max(1, nodes // columns)))
     panels = [_panel(method, name, images, nodes, columns) for method, (_, name, images) in found.items()]
-    constrained = any(name in (run.summary.get("layers") or {}) for run, name, _ in found.values())
+    constrained = any(name in (mapping(run.summary.get("layers"))) for run, name, _ in found.values())
     channels = max(images.shape[1] for _, _, images in found.values())
     caption = (
         f"Each tile is one node of the first layer ({nodes} of them, the first ones), each pixel the weight of the edge "
-        "from that pixel of the input: orange positive, blue negative, stronger where larger; where an edge is exactly zero "
+        "from that pixel of the input: orange positive, blue negative, stronger where larger, up to the ends of the scale; where an edge is exactly zero "
         "the tile is empty."
         + (" Weights are summed over the channels of the input." if channels > 1 else "")
         + ("" if constrained else " This layer is not constrained in any of the methods.")
@@ -54,7 +54,7 @@ def _layer(run: Run) -> tuple[str, Tensor] | None:
         return None
     channels, height, width = (int(size) for size in image)
     weights = run.weights()
-    constrained = list(run.summary.get("layers") or {})
+    constrained = list(mapping(run.summary.get("layers")))
     names = [name for name in constrained if name in weights] + [name for name in weights if name not in constrained]
     for name in names:
         weight = weights[name]
@@ -86,7 +86,6 @@ def _panel(method: str, name: str, images: Tensor, nodes: int, columns: int) -> 
 
 def _mosaic(axes: Axes, images: Tensor, columns: int) -> None:
     import numpy as np
-    from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize, to_rgb
     from matplotlib.patches import Rectangle
 
@@ -96,7 +95,7 @@ def _mosaic(axes: Axes, images: Tensor, columns: int) -> None:
     tall, wide = height + gap, width + gap
     values = np.nan_to_num(images.numpy())
     found = np.abs(values[values != 0])
-    scale = float(np.quantile(found, 0.995)) if found.size else 1.0
+    scale = float(min(found.max(), 4 * np.median(found))) if found.size else 1.0  # a few large weights hide none
     map_ = ListedColormap(_shades(to_rgb(NEGATIVE), to_rgb(POSITIVE)))
     canvas = np.zeros((rows * tall - gap, columns * wide - gap, 4), dtype=np.uint8)
     for node in range(nodes):
@@ -105,22 +104,16 @@ def _mosaic(axes: Axes, images: Tensor, columns: int) -> None:
         tile[values[node] == 0] = 0
         canvas[top : top + height, left : left + width] = tile
         corner = (left - 0.5, top - 0.5)
-        axes.add_patch(Rectangle(corner, width, height, facecolor=_ink(), alpha=0.07, linewidth=0, zorder=0))
+        axes.add_patch(Rectangle(corner, width, height, facecolor=_ink(), alpha=0.05, linewidth=0, zorder=0))
     axes.imshow(canvas, interpolation="none", zorder=1)
     axes.set_axis_off()
-    figure: Any = axes.figure
-    bar = figure.colorbar(
-        ScalarMappable(Normalize(-scale, scale), map_),
-        ax=axes,
-        orientation="horizontal",
-        fraction=0.04,
-        pad=0.02,
-        aspect=40,
-    )
-    bar.set_ticks([-scale, 0, scale], labels=[f"\N{MINUS SIGN}{scale:.2g}", "0", f"{scale:.2g}"])
-    bar.set_label("weight", labelpad=-8)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0)
+    bar = axes.inset_axes((0.2, -0.055, 0.6, 0.022))
+    bar.imshow(map_(np.linspace(0, 1, 255))[None], interpolation="none", aspect="auto", extent=(-1, 1, 0, 1))
+    bar.set_xticks([-1, 0, 1], [f"\N{MINUS SIGN}{scale:.2g}", "weight 0", f"{scale:.2g}"])
+    bar.set_yticks([])
+    bar.tick_params(length=0)
+    bar.spines[:].set_visible(False)
+    bar.grid(visible=False)
 
 
 def _shades(negative: tuple[float, ...], positive: tuple[float, ...]) -> list[tuple[float, ...]]:
@@ -129,7 +122,7 @@ def _shades(negative: tuple[float, ...], positive: tuple[float, ...]) -> list[tu
     for index in range(255):
         place = (index - 127) / 127
         colour = positive if place >= 0 else negative
-        shades.append((*colour, 0.1 + 0.9 * abs(place) ** 0.8))
+        shades.append((*colour, 0.2 + 0.8 * abs(place) ** 0.7))
     return shades
 
 
