@@ -52,7 +52,8 @@ def run(arguments: Sequence[str]) -> int:
         typer.echo(f"inface: {error}", err=True)
         return error.exit_code
     except typer.TyperException as error:
-        typer.echo(f"inface: {' '.join(error.format_message().split())}", err=True)
+        if message := " ".join(error.format_message().split()):  # a command without arguments has printed its help
+            typer.echo(f"inface: {message}", err=True)
         return error.exit_code
     except typer.Abort:
         return 130

@@ -38,7 +38,7 @@ class Score:
     metric: float
 
 
-def batches(split: Split, size: int = 1000) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(split: Split, size: int = 500) -> Iterator[tuple[Tensor, Tensor]]:
     """The samples in order, in slices.
 
     >>> import torch

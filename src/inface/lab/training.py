@@ -35,7 +35,7 @@ __all__ = ["Record", "train"]
 Record = dict[str, Any]
 
 POINTS = 500  # of the series over gradients, at most
-FORGETTING = 0.98  # of the smoothed gap, per iteration: it looks back about 50 of them
+MEMORY = 0.95  # of the smoothed gap: it looks back about 20 points of the series
 
 
 def train(
@@ -184,7 +184,8 @@ class _Trainer:
                     self.seconds = before + now - begun
                     if self.step % self.epoch_steps == 0:
                         self._end_of_epoch(epoch + 1)
-                    if now - saved >= checkpoint_seconds and self.step < self.total:
+                    # Between iterations, not between the halves of one: the optimizer knows the gap of the last first half.
+                    if now - saved >= checkpoint_seconds and self.step % 2 == 0 and self.step < self.total:
                         self._save()
                         saved = time.perf_counter()
             self.seconds = before + time.perf_counter() - begun
@@ -204,7 +205,8 @@ class _Trainer:
             for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
                 group["lr"] = rate * factor
         self.optimizer.zero_grad()
-        loss = self.experiment.loss(self.model(self.train.inputs[rows]), self.train.targets[rows])
+        inputs, targets = self.train.inputs.index_select(0, rows), self.train.targets.index_select(0, rows)
+        loss = self.experiment.loss(self.model(inputs), targets)
         loss.backward()
         value = loss.item()
         if not math.isfinite(value):
@@ -212,14 +214,17 @@ class _Trainer:
         self.optimizer.step()
         self.step += 1
         self.loss_sum += value
-        if isinstance(self.optimizer, FrankWolfe) and (self.settings.method == "sfw" or self.step % 2 == 1):
-            self.gap = float(self.optimizer.gap)
-            self.smoothed = (
-                self.gap if math.isnan(self.smoothed) else FORGETTING * self.smoothed + (1 - FORGETTING) * self.gap
-            )
         if self.step % self.stride == 0:
+            self._measure_gap()
             edges = {name: edges_per_node(weight) for name, weight in self.layers.items()}
             self._record({"kind": "step", "step": self.step, "loss": value, **self._gaps(), "nonzeros": edges})
+
+    def _measure_gap(self) -> None:
+        """The gap at the last first half, and its moving average over the points of the series."""
+        if isinstance(self.optimizer, FrankWolfe):
+            self.gap = float(self.optimizer.gap)
+            average = MEMORY * self.smoothed + (1 - MEMORY) * self.gap
+            self.smoothed = self.gap if math.isnan(self.smoothed) else average
 
     def _gaps(self) -> Record:
         return {"gap": finite(self.gap), "smoothed_gap": finite(self.smoothed)}
