@@ -1,0 +1,337 @@
+"""Runs in processes of their own, killed at any moment and continued: they end with the same weights."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from inface.cli import main
+from inface.cli.app import run as run_command
+from inface.lab import ArgumentError, LabError, Run, Settings, plain, train
+
+IF = Settings(
+    "digits",
+    method="sfw-if",
+    lr=0.1,
+    constrained_lr=1.0,
+    radius=(1.0, 5.0),
+    momentum=0.9,
+    schedule="cosine",
+    epochs=12,
+    batch_size=150,  # 10 gradients an epoch
+    threads=1,
+)
+SGD = replace(IF, method="sgd", constrained_lr=None, lr=0.05)
+EVERY = ("--checkpoint-seconds", "0")
+
+
+def arguments(settings, place, *more):
+    """The command line of a run."""
+    given = {
+        "method": settings.method,
+        "lr": settings.lr,
+        "constrained-lr": settings.constrained_lr,
+        "momentum": settings.momentum,
+        "schedule": settings.schedule,
+        "epochs": settings.epochs,
+        "batch-size": settings.batch_size,
+        "threads": settings.threads,
+    }
+    options = [text for name, value in given.items() if value is not None for text in (f"--{name}", str(value))]
+    radii = map(str, settings.radius)
+    return ["train", settings.experiment, "--out", str(place), "--radius", *radii, *options, *more]
+
+
+@pytest.fixture(scope="module")
+def start():
+    """Starts ``inface`` in a process; torch is imported once, in the process that they are all forked from."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["inface.lab.training", "inface.cli.app", "sklearn.datasets", "torch._dynamo"])
+    children = []
+
+    def begin(*words):
+        children.append(context.Process(target=main, args=(list(words),), daemon=True))
+        children[-1].start()
+        return children[-1]
+
+    yield begin
+    for child in children:
+        if child.is_alive():
+            child.kill()
+        child.join()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The runs that nobody interrupts."""
+    place = tmp_path_factory.mktemp("whole")
+    return {settings.method: train(settings, place / settings.method) for settings in (IF, SGD)}
+
+
+def wait(condition, process):
+    """Until something is so, while a process goes on; whether it came to be so."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        alive = process.is_alive() if hasattr(process, "is_alive") else process.poll() is None
+        if not alive:
+            return condition()
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return True
+
+
+def lines(place):
+    file = place / "metrics.jsonl"
+    return file.read_bytes().count(b"\n") if file.is_file() else 0
+
+
+def kill(process):
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+def timeless(records):
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+
+
+def assert_same(run, expected):
+    assert run.finished
+    assert run.model_file.read_bytes() == expected.model_file.read_bytes()
+    assert timeless(run.records) == timeless(expected.records)
+    assert timeless([run.summary]) == timeless([expected.summary])
+    assert not run.checkpoint_file.exists()
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """A run that was interrupted after 5 epochs, with a checkpoint."""
+
+    def leave(record):
+        if record["kind"] == "epoch" and record["epoch"] == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(IF, tmp_path / "run", watch=leave, checkpoint_seconds=0)
+    run = Run(tmp_path / "run")
+    assert run.checkpoint_file.is_file()
+    assert not run.finished
+    return run
+
+
+# ---------------------------------------------------------------------- killed and continued
+
+
+@pytest.mark.parametrize(
+    ("settings", "moments"), [(IF, [1, 2, 7, 30, 31, 52, 71]), (SGD, [3, 20, 45, 70])], ids=["sfw-if", "sgd"]
+)
+def test_a_run_killed_again_and_again_ends_with_the_same_weights(tmp_path, start, whole, settings, moments):
+    """Of 72 records; where in the work on one of them a kill strikes is left to chance."""
+    place = tmp_path / "run"
+    for moment in moments:
+        process = start(*arguments(settings, place, "--resume", *EVERY))
+        assert wait(lambda moment=moment: lines(place) >= moment, process)
+        kill(process)
+        assert not Run(place).finished
+    process = start(*arguments(settings, place, "--resume", *EVERY))
+    process.join()
+    assert process.exitcode == 0
+    assert_same(Run(place), whole[settings.method])
+
+
+def test_the_command_itself_killed_and_continued_by_its_folder_alone(tmp_path, whole):
+    place = tmp_path / "run"
+    command = [sys.executable, "-m", "inface.cli"]
+    with subprocess.Popen([*command, *arguments(IF, place, *EVERY)], stdout=subprocess.DEVNULL) as process:
+        assert wait(lambda: lines(place) >= 20, process)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert not Run(place).finished
+    done = subprocess.run(
+        [*command, "train", "--out", str(place), "--resume"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "continued after gradient " in done.stdout
+    assert_same(Run(place), whole["sfw-if"])
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path, start, whole):
+    place = tmp_path / "run"
+    long = ("--checkpoint-seconds", "1000")
+    process = start(*arguments(IF, place, *long))
+    assert wait(lambda: lines(place) >= 1, process)  # what was written without a checkpoint must not come twice
+    kill(process)
+    assert not Run(place).checkpoint_file.exists()
+    assert_same(train(IF, place, resume=True), whole["sfw-if"])
+
+
+def test_a_run_killed_as_soon_as_it_has_a_folder_begins_again(tmp_path, start, whole):
+    place = tmp_path / "run"
+    process = start(*arguments(IF, place, *EVERY))
+    assert wait(place.is_dir, process)
+    kill(process)
+    assert_same(train(IF, place, resume=True), whole["sfw-if"])
+
+
+def test_a_run_killed_after_its_weights_and_before_its_summary_is_finished(tmp_path, stopped, whole):
+    stopped.model_file.write_bytes(b"half of the wei")
+    assert_same(train(IF, stopped.path, resume=True), whole["sfw-if"])
+
+
+def test_a_line_cut_off_by_a_kill_is_written_again(stopped, whole):
+    with stopped.metrics_file.open("ab") as file:
+        file.write(b'{"kind": "step", "st')
+    assert_same(train(IF, stopped.path, resume=True), whole["sfw-if"])
+
+
+def test_a_run_may_be_resumed_where_there_is_none(tmp_path, whole):
+    assert_same(train(IF, tmp_path / "run", resume=True), whole["sfw-if"])
+
+
+# ---------------------------------------------------------------------- one process to a folder
+
+
+def test_a_second_process_is_refused_while_the_first_one_trains(tmp_path, start, whole, capsys):
+    place = tmp_path / "run"
+    process = start(*arguments(IF, place, *EVERY))
+    assert wait(lambda: lines(place) >= 5, process)
+    os.kill(process.pid, signal.SIGSTOP)  # it is there, and cannot finish before it was looked at
+    for more in ((), ("--resume",), ("--overwrite",)):
+        assert run_command(arguments(IF, place, *more)) == 2
+        assert capsys.readouterr().err == f"inface: {place}: another process is training there\n"
+    kill(process)
+    assert_same(train(IF, place, resume=True), whole["sfw-if"])
+
+
+# ---------------------------------------------------------------------- damaged checkpoints
+
+
+def damaged_in_its_data(file):
+    state = plain.load(file)
+    del state["step"]
+    plain.save(file, state)
+
+
+def of_another_network(file):
+    state = plain.load(file)
+    state["model"]["fc1.weight"] = torch.zeros(2, 2)
+    plain.save(file, state)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: file.write_bytes(file.read_bytes()[:-1]),
+        lambda file: file.write_bytes(file.read_bytes()[:1000]),
+        lambda file: file.write_bytes(file.read_bytes()[:4]),
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(b"garbage" * 1000),
+        damaged_in_its_data,
+        of_another_network,
+    ],
+    ids=["last byte", "most", "nearly all", "empty", "garbage", "no step", "other network"],
+)
+def test_a_damaged_checkpoint_is_named_and_nothing_is_lost(stopped, damage):
+    damage(stopped.checkpoint_file)
+    found = stopped.checkpoint_file.read_bytes()
+    records = stopped.metrics_file.read_bytes()
+    with pytest.raises(LabError) as error:
+        train(IF, stopped.path, resume=True)
+    assert str(error.value).startswith(f"{stopped.checkpoint_file}: ")
+    assert error.value.exit_code == 1
+    assert len(str(error.value).splitlines()) == 1
+    assert stopped.checkpoint_file.read_bytes() == found
+    assert stopped.metrics_file.read_bytes() == records
+
+
+def test_the_command_line_ends_with_code_1_on_a_damaged_checkpoint_and_overwrite_helps(stopped, whole, capsys):
+    stopped.checkpoint_file.write_bytes(b"garbage")
+    assert run_command(["train", "--out", str(stopped.path), "--resume"]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"inface: {stopped.checkpoint_file}: ")
+    assert len(message.splitlines()) == 1
+    assert run_command(arguments(IF, stopped.path, "--overwrite")) == 0
+    assert_same(Run(stopped.path), whole["sfw-if"])
+
+
+# ---------------------------------------------------------------------- which run it is
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting"),
+    [
+        ({"lr": 0.2}, "lr 0.1, wanted 0.2"),
+        ({"epochs": 13}, "epochs 12, wanted 13"),
+        ({"seed": 1}, "seed 0, wanted 1"),
+        ({"method": "sfw"}, "method sfw-if, wanted sfw"),
+        ({"radius": (1.0, 6.0)}, "radius [1.0, 5.0], wanted [1.0, 6.0]"),
+        ({"threads": 2}, "threads 1, wanted 2"),
+        ({"measured_on": "validation"}, "measured_on test, wanted validation"),
+    ],
+    ids=str,
+)
+def test_a_run_is_not_continued_with_other_settings(stopped, changes, setting):
+    before = stopped.checkpoint_file.read_bytes()
+    with pytest.raises(ArgumentError) as error:
+        train(replace(IF, **changes), stopped.path, resume=True)
+    assert str(error.value) == f"{stopped.path}: was begun with {setting}; --overwrite starts it again"
+    assert stopped.checkpoint_file.read_bytes() == before
+
+
+def test_the_command_line_ends_with_code_2_on_other_settings(stopped, capsys):
+    assert run_command(["train", "--out", str(stopped.path), "--resume", "--lr", "0.3"]) == 2
+    assert "was begun with lr 0.1, wanted 0.3" in capsys.readouterr().err
+
+
+def test_threads_that_are_left_open_are_those_of_the_run(stopped, whole):
+    assert_same(train(replace(IF, threads=None), stopped.path, resume=True), whole["sfw-if"])
+
+
+def test_a_file_that_has_changed_since_is_another_experiment(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from inface.lab.experiments import digits\nmine = digits()\n")
+    settings = replace(IF, experiment=f"{file}:mine", epochs=1)
+
+    def leave(record):
+        if record["kind"] == "step":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "run", watch=leave)
+    file.write_text("from inface.lab.experiments import digits\nmine = digits()  # otherwise\n")
+    with pytest.raises(ArgumentError, match=f"{file}: has changed since .*run was begun; --overwrite starts it again"):
+        train(settings, tmp_path / "run", resume=True)
+
+
+def test_resuming_a_finished_run_does_nothing(tmp_path):
+    settings = replace(IF, epochs=1)
+    run = train(settings, tmp_path / "run")
+    before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in run.path.glob("[!.]*")}
+    seen = []
+    again = train(settings, run.path, resume=True, watch=seen.append)
+    assert seen == []
+    assert before == {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in run.path.glob("[!.]*")}
+    assert again.summary == run.summary
+
+
+def test_a_run_is_only_thrown_away_when_asked(tmp_path, stopped, capsys):
+    settings = replace(IF, epochs=1)
+    run = train(settings, tmp_path / "finished")
+    for place in (run.path, stopped.path):
+        files = {file.name: file.read_bytes() for file in place.glob("[!.]*")}
+        weights = Run(place).weights() if Run(place).finished else {}
+        assert run_command(arguments(settings, place)) == 2
+        expected = f"inface: {place}: already holds a run; --resume continues it, --overwrite throws it away\n"
+        assert capsys.readouterr().err == expected
+        assert files == {file.name: file.read_bytes() for file in place.glob("[!.]*")}
+        other = train(replace(settings, seed=1), place, overwrite=True)
+        assert other.config["seed"] == 1
+        assert len(other.epochs) == 1
+        assert not other.checkpoint_file.exists()
+        assert not any(torch.equal(w, other.weights()[name]) for name, w in weights.items())
