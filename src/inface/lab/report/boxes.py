@@ -79,8 +79,8 @@ def _by_group(groups: Sequence[Group], title: str, axis: str, value: Callable[[R
         labels = [", ".join(filter(None, (group.label, group.problem if named else ""))) for group in groups]
         axes.set_yticks(range(len(groups)), [plain(label, 26) for label in labels])
         axes.set_ylim(len(groups) - 0.4, -0.6)
-        axes.set_xlabel(plain(axis))
-        axes.set_title(plain(title))
+        axes.set_xlabel(plain(axis, 34))
+        axes.set_title(plain(title, 26))
         axes.grid(visible=False, axis="y")
 
     height = 1.2 + 0.3 * len(groups)
@@ -100,9 +100,11 @@ def _by_snr(groups: Sequence[Group], m: Any, title: str, axis: str, value: Calla
         axes.set_xticks(range(len(ratios)), [plain(shown(ratio), 12) for ratio in ratios])
         axes.set_xlim(-0.5, len(ratios) - 0.5)
         axes.set_xlabel("signal-to-noise ratio (SNR)")
-        axes.set_ylabel(plain(axis.partition(", layer")[0]))
-        axes.set_title(plain(f"{title}, m = {shown(m)}"))
+        axes.set_ylabel(plain(axis.partition(", layer")[0], 28))
+        axes.set_title(plain(f"{title}, m = {shown(m)}", 30))
         axes.grid(visible=False, axis="x")
+        if "edges" in axis:
+            axes.set_ylim(bottom=0)
 
     return Panel(draw, f"{axis}: box plots over trials against SNR for m = {shown(m)}, {', '.join(labels)}", (3.4, 2.8))
 

@@ -109,8 +109,11 @@ class Comparison:
         value = self.value(key)
         if value is None:
             return "-"
-        mean, deviation = (self._digits(key, part) for part in value)
-        return f"{mean} ± {deviation}" if self.count > 1 else mean
+        mean = self._digits(key, value.mean)
+        if self.count == 1:
+            return mean
+        fixed = key.partition(":")[0] not in {"kept", "gap"} or (key != "gap" and self.metric.unit == "%")
+        return f"{mean} ± {value.deviation:{'.1f' if fixed else '.2g'}}"
 
     def _digits(self, key: str, value: float) -> str:
         kind = key.partition(":")[0]

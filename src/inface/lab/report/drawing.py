@@ -104,7 +104,9 @@ def inline(drawing: Drawing) -> list[str]:
         name = f"{drawing.name}-{index}"
         with _style(_SENTINEL, name):
             figure = _figure(panel.size)
-            panel.draw(figure.add_subplot())
+            axes = figure.add_subplot()
+            panel.draw(axes)
+            _fit(axes, *panel.size)
             found.append(_element(_svg(figure), panel.words))
     return found
 
@@ -122,7 +124,7 @@ def save(drawing: Drawing, folder: Path, formats: Sequence[str]) -> list[Path]:
     paths = []
     for kind in formats:
         with _style("#1d1f23", drawing.name):
-            figure = _figure((columns * width, rows * height + legend))
+            figure = _figure((columns * width, rows * height + legend), fitted=True)
             for index, panel in enumerate(drawing.panels):
                 panel.draw(figure.add_subplot(rows, columns, index + 1))
             if handles:
@@ -147,13 +149,25 @@ def plain(text: str, most: int = 60) -> str:
     return clean if len(clean) <= most else clean[: most - 1] + "…"
 
 
-def _figure(size: tuple[float, float]) -> Figure:
+def _figure(size: tuple[float, float], *, fitted: bool = False) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=size, layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08) if fitted else None
+    figure = Figure(figsize=size, layout=layout)
     FigureCanvasAgg(figure)
     return figure
+
+
+def _fit(axes: Axes, width: float, height: float) -> None:
+    """Margins in inches from what stands in them; matplotlib's own layout takes longer than all the drawing."""
+    left, right, bottom, top = 0.05, 0.05, 0.32, 0.32
+    if axes.axison:
+        letters = max((len(label.get_text()) for label in axes.get_yticklabels()), default=0)
+        left = 0.16 + 0.075 * letters + (0.22 if axes.get_ylabel() else 0)
+        right, bottom, top = 0.12, 0.48, 0.32 if axes.get_title("left") else 0.12
+    axes.set_position((left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height))
 
 
 @contextmanager

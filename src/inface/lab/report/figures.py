@@ -30,13 +30,16 @@ def figures(groups: Sequence[Group], prefix: str) -> list[Drawing]:
     runs = [run for group in groups for run in group.runs]
     metric = measure(runs)
     records = {id(run): _records(run) for run in runs}
+    trials = boxes(groups, metric)
+    several = len({group.problem for group in groups}) > 1  # then the boxes are what shows all of them at once
     found = [
         first_layer(groups),
+        *(trials if several else []),
         _kept(groups, metric),
         _gap(groups, records),
         _nonzeros(groups, records),
         _progress(groups, metric, records),
-        *boxes(groups, metric),
+        *([] if several else trials),
     ]
     return [replace(drawing, name=f"{prefix}-{drawing.name}") for drawing in found if drawing is not None]
 
@@ -56,7 +59,7 @@ def _kept(groups: Sequence[Group], metric: Measure) -> Drawing | None:
         axes.set_xticks(THETAS, [str(theta) for theta in THETAS])
         axes.set_xticks([], minor=True)
         axes.set_xlabel("edges kept in each constrained layer (θ), %")
-        axes.set_ylabel(plain(metric.axis))
+        axes.set_ylabel(plain(metric.axis, 32))
         axes.invert_xaxis()
 
     def words(names: str, problem: str) -> str:
@@ -159,7 +162,7 @@ def _progress(groups: Sequence[Group], metric: Measure, records: Mapping[int, li
                 _log_y(axes)
             axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
             axes.set_xlabel("epochs")
-            axes.set_ylabel(plain(label))
+            axes.set_ylabel(plain(label, 32))
 
         def words(who: str, problem: str, label: str = label) -> str:
             return f"{label} against epochs{problem}, {who}"
@@ -200,7 +203,7 @@ def _panels(
             finish(axes)
             heading = ", ".join(part for part in (title, problem if len(problems) > 1 else "") if part)
             if heading:
-                axes.set_title(plain(heading, 56))
+                axes.set_title(plain(heading, 46))
 
         where = f" for {problem}" if len(problems) > 1 else ""
         panels.append(Panel(draw, words(", ".join(dict.fromkeys(group.label for group in members)), where)))
@@ -221,7 +224,7 @@ def _lines(
     if light is not None:
         for run in group.runs:
             x, y = _decimated(light(run), limit)
-            axes.plot(x, y, color=style.colour, linewidth=0.7, alpha=0.35, zorder=1.5)
+            axes.plot(x, y, color=style.colour, linewidth=0.7, alpha=0.42, zorder=1.5)
     x, y = _decimated(_mean([series(run) for run in group.finished or group.runs]), 600)
     axes.plot(
         x,

@@ -71,14 +71,14 @@ def _panel(method: str, name: str, images: Tensor, nodes: int, columns: int) -> 
     shown = images[:nodes]
     edges = shown[0].numel()
     used = float((images != 0).flatten(1).sum(1).float().mean())
-    title = f"{method_name(method)}: {used:.3g} of {edges} edges into each node"
+    title = f"{method_name(method)}: {used:.3g} of {edges} edges per node"
     width = 4.0
     rows = -(-nodes // columns)
-    height = width * (rows * (shown.shape[2] + 1)) / (columns * (shown.shape[3] + 1)) + 0.75
+    height = width * (rows * (shown.shape[2] + 1)) / (columns * (shown.shape[3] + 1)) + 0.64
 
     def draw(axes: Axes) -> None:
         _mosaic(axes, shown.sum(1), columns)
-        axes.set_title(plain(title))
+        axes.set_title(plain(title, 42))
 
     words = f"{title}, weights of {nodes} nodes of {name} as images"
     return Panel(draw, words, (width, height))

@@ -1,0 +1,203 @@
+"""The report in a real browser: everything is there, nothing complains, nothing is asked for."""
+
+import shutil
+from contextlib import closing
+
+import pytest
+
+from inface.lab.report import write_report
+from test_lab_report import HOSTILE, make_run
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+if CHROMIUM is None:
+    pytest.skip("no Chromium on this machine; the report is not opened in a browser", allow_module_level=True)
+sync_api = pytest.importorskip("playwright.sync_api")
+
+# Without a graphics card, without asking Google for anything.
+QUIET = (
+    "disable-gpu",
+    "disable-quic",
+    "no-first-run",
+    "disable-background-networking",
+    "disable-component-update",
+    "disable-sync",
+)
+
+# Relative luminance and contrast as WCAG defines them, of an element's text against what lies behind it.
+CONTRAST = """element => {
+  const numbers = text => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(c => c / 255).map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  let behind = element;
+  const back = at => numbers(getComputedStyle(at).backgroundColor);
+  while (behind.parentElement && (back(behind)[3] ?? 1) === 0) behind = behind.parentElement;
+  const style = getComputedStyle(element);
+  const ink = element instanceof SVGElement ? style.fill : style.color;
+  const [a, b] = [light(numbers(ink)), light(back(behind))].sort((x, y) => y - x);
+  return (a + 0.05) / (b + 0.05);
+}"""
+BACKGROUND = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        flags = ["--no-sandbox", *(f"--{flag}" for flag in QUIET)]
+        with closing(playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=flags)) as found:
+            yield found
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Two experiments: digits with trials and an unfinished run, and one with hostile names."""
+    folder = tmp_path_factory.mktemp("report")
+    runs = [make_run(folder / f"{m}{s}", m, seed=s) for m in ("sgd", "sfw", "sfw-if") for s in (0, 1)]
+    runs.append(make_run(folder / "going", seed=2, finished=False))
+    runs.append(
+        make_run(
+            folder / "<img src=x onerror=alert(1)>",
+            experiment=HOSTILE,
+            layers=(HOSTILE, "l" * 400),
+            metric={"name": "median absolute error of the forecast, over all regions", "unit": "", "better": "lower"},
+        )
+    )
+    return write_report(runs, folder / "report.html", title=f"Digits and {HOSTILE}")
+
+
+@pytest.fixture
+def opened(browser, report):
+    """Open the report; at the end nothing may have complained or asked for anything but the file."""
+    noise, requests, contexts = [], [], []
+
+    def open_(width=1200, scheme="light", media="screen"):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: noise.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: noise.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (noise.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: requests.append(request.url))
+        page.emulate_media(media=media, color_scheme=scheme)
+        page.goto(report.as_uri(), wait_until="load")
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert noise == []
+    assert {url for url in requests if not url.startswith("data:")} == {report.as_uri()}
+
+
+def test_every_figure_is_there_and_can_be_seen(opened):
+    page = opened()
+    figures = page.locator("figure")
+    names = figures.evaluate_all("all => all.map(figure => figure.id)")
+    expected = ["first-layer", "kept", "gap", "nonzeros", "progress", "trials"]
+    assert [name for name in names if name.startswith("digits")] == [f"digits-{name}" for name in expected]
+    assert len(names) == len(expected) + 5
+    for index in range(figures.count()):
+        figure = figures.nth(index)
+        assert figure.is_visible()
+        assert len(figure.locator("figcaption").inner_text()) > 60
+        for plot in figure.locator("svg.plot").all():
+            box = plot.bounding_box()
+            assert box["width"] > 200
+            assert box["height"] > 100
+            assert plot.evaluate("svg => svg.getBBox().width") > 50, "something is drawn"
+
+
+def test_the_table_has_a_row_for_each_method(opened):
+    table = opened().locator("#digits table")
+    assert table.locator("tbody th.method").all_inner_texts() == ["SGD", "SFW", "SFW-IF"]
+    assert table.locator("tbody strong").count() > 3
+
+
+@pytest.mark.parametrize("width", [320, 390, 820, 1200])
+def test_the_page_is_never_wider_than_the_screen(opened, width):
+    page = opened(width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for figure in page.locator("figure").all():
+        box = figure.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+
+
+def test_on_a_phone_the_table_scrolls_in_its_box_and_names_stay(opened):
+    page = opened(width=390)
+    box = page.locator("#digits .scroll")
+    assert box.evaluate("box => box.scrollWidth > box.clientWidth")
+    name = box.locator("tbody th.method").first
+    before = name.bounding_box()["x"]
+    box.evaluate("box => { box.scrollLeft = 300 }")
+    assert name.bounding_box()["x"] == pytest.approx(before, abs=1)
+
+
+def test_letters_in_figures_are_legible_on_a_phone(opened):
+    page = opened(width=390)
+    heights = page.locator("svg.plot text").evaluate_all("all => all.map(text => text.getBoundingClientRect().height)")
+    assert len(heights) > 50
+    assert min(heights) >= 8
+
+
+def test_nothing_in_a_figure_is_cut_off(opened):
+    outside = (
+        opened()
+        .locator("svg.plot")
+        .evaluate_all("""all => all.flatMap(svg => {
+      const box = svg.getBoundingClientRect();
+      return [...svg.querySelectorAll("text")].filter(text => {
+        const own = text.getBoundingClientRect();
+        return own.left < box.left - 2 || own.right > box.right + 2 || own.top < box.top - 2 || own.bottom > box.bottom + 2;
+      }).map(text => svg.getAttribute("aria-label") + ": " + text.textContent);
+    })""")
+    )
+    assert outside == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_background(opened, scheme):
+    page = opened(scheme=scheme)
+    dark = max(page.evaluate(BACKGROUND)) < 60
+    assert dark == (scheme == "dark")
+    for selector in (
+        "h1",
+        ".headline",
+        ".guide",
+        "td",
+        "th",
+        ".spread",
+        "figcaption",
+        ".legend li",
+        "svg.plot text",
+        "footer p",
+    ):
+        contrasts = page.locator(selector).evaluate_all(f"all => all.map({CONTRAST})")
+        assert contrasts, selector
+        assert min(contrasts) >= 4.5, selector
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_paper_is_white_and_no_figure_is_cut(opened, scheme):
+    page = opened(width=700, scheme=scheme, media="print")
+    assert page.evaluate(BACKGROUND) == [255, 255, 255]
+    assert page.locator("h1").evaluate(CONTRAST) > 12
+    assert page.locator("svg.plot text").first.evaluate(CONTRAST) > 12
+    breaks = page.locator("figure").evaluate_all("all => all.map(figure => getComputedStyle(figure).breakInside)")
+    assert set(breaks) == {"avoid"}
+    assert page.locator("details pre").first.is_visible(), "paper cannot be clicked"
+    assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_the_weights_are_drawn_pixel_by_pixel(opened):
+    images = opened().locator("#digits-first-layer svg image")
+    assert images.count() >= 3
+    rendering = images.evaluate_all("all => all.map(image => getComputedStyle(image).imageRendering)")
+    assert set(rendering) == {"pixelated"}
+
+
+def test_hostile_names_are_text(opened):
+    page = opened()
+    assert page.locator("script, img").count() == 0
+    assert "<script>" in page.locator("h1").inner_text()
+    page.locator("summary").last.click()
+    assert "<img src=x onerror=alert(1)>" in page.locator(".runs").last.inner_text()
