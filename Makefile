@@ -6,8 +6,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: demo test lint bench clean
 
-demo: .venv/ready
-	$(BIN)/python examples/lasso.py
+# Three methods on the digits that come with scikit-learn; the report is inface-demo/report.html.
+demo: .venv/lab
+	$(BIN)/inface demo
 
 test: .venv/ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -26,9 +27,13 @@ clean:
 
 # torch first and by itself: its pinned version decides which build is taken, and everything else must then fit it.
 # Then what builds the package, so that it is pinned too.
-.venv/ready: pyproject.toml constraints.txt
+.venv/lab: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt editables hatchling
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[lab]"
+	touch $@
+
+.venv/ready: .venv/lab
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[test,lint]"
 	touch $@
