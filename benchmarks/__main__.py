@@ -196,7 +196,7 @@ def laboratory() -> list[Row]:
     rows: list[Row] = []
     methods: tuple[Method, ...] = ("sgd", "sfw", "sfw-if")
     for momentum in (0.0, 0.9):
-        ratios = {method: epoch_ratio(method, momentum) for method in methods}
+        ratios: dict[str, float] = {method: epoch_ratio(method, momentum) for method in methods}
         rows.append({"momentum": momentum, "to the bare loop": ratios})
         print(f"    laboratory momentum {momentum}: {_ratios(ratios)}")
     return rows
