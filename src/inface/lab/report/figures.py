@@ -13,7 +13,7 @@ from inface.lab.run import Run
 from .boxes import boxes
 from .comparison import THETAS
 from .drawing import Drawing, Key, Panel, dashes, plain
-from .groups import Group, Measure, mapping, measure, number, positive
+from .groups import Group, Measure, mapping, measure, method_name, number, positive
 from .palette import Look, look
 from .weights import first_layer
 
@@ -131,7 +131,8 @@ def _gap(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]]]) -
 
     having = [group for group in groups if any(_finite(series("gap")(run)) for run in group.runs)]
     panels = _panels(having, series("smoothed_gap"), finish, words, thin=series("gap"))
-    without = sorted({group.method.upper() for group in groups if group not in having})
+    methods = {group.method for group in having}
+    without = list(dict.fromkeys(method_name(group.method) for group in groups if group.method not in methods))
     none = f" {' and '.join(without)} {'has' if len(without) == 1 else 'have'} no gap." if without else ""
     if not panels:
         return None
