@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -16,8 +16,11 @@ from .palette import NEGATIVE, POSITIVE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from numpy.typing import NDArray
 
 __all__ = ["first_layer"]
+
+COUNTED = 1e-3  # smaller edges count as zero in the tables, and are the faintest here
 
 _SIDE = 8  # at most so many nodes in a row, and rows
 
@@ -39,7 +42,8 @@ def first_layer(groups: Sequence[Group]) -> Drawing | None:
     channels = max(images.shape[1] for _, _, images in found.values())
     caption = (
         f"Each tile is one node of the first layer ({nodes} of them, the first ones), each pixel the weight of the edge "
-        "from that pixel of the input: orange positive, blue negative, stronger where larger, up to the ends of the scale; where an edge is exactly zero "
+        "from that pixel of the input: orange positive, blue negative, stronger where larger, up to the ends of the scale; "
+        "where an edge is exactly zero "
         "the tile is empty."
         + (" Weights are summed over the channels of the input." if channels > 1 else "")
         + ("" if constrained else " This layer is not constrained in any of the methods.")
@@ -86,7 +90,6 @@ def _panel(method: str, name: str, images: Tensor, nodes: int, columns: int) -> 
 
 def _mosaic(axes: Axes, images: Tensor, columns: int) -> None:
     import numpy as np
-    from matplotlib.colors import ListedColormap, Normalize, to_rgb
     from matplotlib.patches import Rectangle
 
     nodes, height, width = images.shape
@@ -94,21 +97,18 @@ def _mosaic(axes: Axes, images: Tensor, columns: int) -> None:
     gap = max(1, round(width / 14))
     tall, wide = height + gap, width + gap
     values = np.nan_to_num(images.numpy())
-    found = np.abs(values[values != 0])
-    scale = float(min(found.max(), 4 * np.median(found))) if found.size else 1.0  # a few large weights hide none
-    map_ = ListedColormap(_shades(to_rgb(NEGATIVE), to_rgb(POSITIVE)))
-    canvas = np.zeros((rows * tall - gap, columns * wide - gap, 4), dtype=np.uint8)
+    found = np.abs(values[np.abs(values) >= COUNTED])
+    scale = float(min(found.max(), 3 * np.median(found))) if found.size else 1.0  # a few large weights hide none
+    canvas = np.zeros((rows * tall - gap, columns * wide - gap, 4))
     for node in range(nodes):
         top, left = node // columns * tall, node % columns * wide
-        tile = map_(Normalize(-scale, scale, clip=True)(values[node]), bytes=True)
-        tile[values[node] == 0] = 0
-        canvas[top : top + height, left : left + width] = tile
+        canvas[top : top + height, left : left + width] = _shades(values[node] / scale)
         corner = (left - 0.5, top - 0.5)
         axes.add_patch(Rectangle(corner, width, height, facecolor=_ink(), alpha=0.05, linewidth=0, zorder=0))
     axes.imshow(canvas, interpolation="none", zorder=1)
     axes.set_axis_off()
     bar = axes.inset_axes((0.2, -0.055, 0.6, 0.022))
-    bar.imshow(map_(np.linspace(0, 1, 255))[None], interpolation="none", aspect="auto", extent=(-1, 1, 0, 1))
+    bar.imshow(_shades(np.linspace(-1, 1, 256))[None], interpolation="none", aspect="auto", extent=(-1, 1, 0, 1))
     bar.set_xticks([-1, 0, 1], [f"\N{MINUS SIGN}{scale:.2g}", "weight 0", f"{scale:.2g}"])
     bar.set_yticks([])
     bar.tick_params(length=0)
@@ -116,14 +116,14 @@ def _mosaic(axes: Axes, images: Tensor, columns: int) -> None:
     bar.grid(visible=False)
 
 
-def _shades(negative: tuple[float, ...], positive: tuple[float, ...]) -> list[tuple[float, ...]]:
-    """Two colours that fade towards zero but not into nothing: only an exact zero shows the page."""
-    shades = []
-    for index in range(255):
-        place = (index - 127) / 127
-        colour = positive if place >= 0 else negative
-        shades.append((*colour, 0.2 + 0.8 * abs(place) ** 0.7))
-    return shades
+def _shades(values: NDArray[Any]) -> NDArray[Any]:
+    """Numbers in [-1, 1] as two colours that fade towards zero but not into nothing: only an exact zero shows the page."""
+    import numpy as np
+    from matplotlib.colors import to_rgb
+
+    colours = np.where(values[..., None] > 0, to_rgb(POSITIVE), to_rgb(NEGATIVE))
+    strength = np.where(values == 0, 0, 0.2 + 0.8 * np.abs(values).clip(max=1) ** 0.7)
+    return np.concatenate([colours, strength[..., None]], axis=-1)
 
 
 def _ink() -> str:
