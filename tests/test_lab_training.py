@@ -585,7 +585,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_says_what_to_try(tmp_path, 
         train(mine(own, "plain", **{"constrained_lr": None, **changes}), place)
     message = str(error.value)
     assert message.startswith(f"{place}: the loss became ")
-    assert "at epoch 1, gradient " in message
+    assert " after gradient " in message
     assert all(word in message for word in words)
     assert len(message.splitlines()) == 1
     assert error.value.exit_code == 3
@@ -616,3 +616,74 @@ def test_weights_that_do_not_fit_are_named(tmp_path, own):
 def test_a_split_must_have_as_many_inputs_as_targets():
     with pytest.raises(ArgumentError, match="wanted as many inputs as targets and at least one, got 2 and 3"):
         Split(torch.zeros(2, 1), torch.zeros(3))
+
+
+def test_a_network_that_its_last_step_destroyed_is_not_called_a_result(tmp_path):
+    with pytest.raises(Diverged, match="after gradient 1 of 1"):
+        train(Settings("digits", method="sgd", lr=1e38, epochs=1, batch_size=2000), tmp_path)
+    assert not (tmp_path / "summary.json").exists()
+
+
+def test_what_an_earlier_run_left_is_not_taken_for_this_one(tmp_path):
+    train(Settings("digits", epochs=1, threads=1), tmp_path)
+    (tmp_path / "config.json").unlink()
+    stale = (tmp_path / "summary.json").read_bytes()
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"of another run")
+    run = train(Settings("digits", epochs=2, threads=1), tmp_path, resume=True)
+    assert run.summary["epochs"] == 2
+    assert run.summary_file.read_bytes() != stale
+
+
+def test_a_short_run_has_a_gap(tmp_path):
+    gap = train(Settings("digits", epochs=1, batch_size=2000, threads=1), tmp_path).summary["gap"]
+    assert gap["stochastic"] == gap["smoothed"] > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"seed": 1.5}, "seed: wanted a whole number"),
+        ({"method": None}, "method: wanted sfw-if or sfw or sgd, got None"),
+    ],
+)
+def test_settings_of_a_wrong_kind_are_named(given, words):
+    with pytest.raises(ArgumentError, match=words):
+        Settings("digits", **given)
+
+
+def test_a_file_cannot_be_the_folder_of_a_run(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match="cannot be the folder of a run"):
+        train(Settings("digits", epochs=1), tmp_path / "file")
+
+
+def test_data_that_draws_numbers_without_a_seed_is_the_same_in_every_run(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        """
+import torch
+from inface.lab import Data, Experiment, Split
+from inface.sets import L1Ball
+
+def split():
+    x = torch.randn(40, 5)
+    return Split(x, (x[:, 0] > 0).long())
+
+mine = Experiment(data=lambda _: Data(split(), split()), model=lambda: torch.nn.Linear(5, 2), sets={"weight": L1Ball(1.0)})
+"""
+    )
+    settings = Settings(f"{tmp_path / 'mine.py'}:mine", epochs=2, threads=1)
+    torch.manual_seed(1)
+    first = train(settings, tmp_path / "a")
+    torch.manual_seed(2)
+    second = train(settings, tmp_path / "b")
+    assert first.model_file.read_bytes() == second.model_file.read_bytes()
+    assert evaluate(second)["kept"] == first.summary["kept"]
+
+
+def test_a_misspelt_layer_is_named_with_what_there_is(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom inface.lab import Experiment\nfrom inface.lab.data import digits\nfrom inface.sets import L1Ball\n"
+        "mine = Experiment(digits, lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)), {'1.wieght': L1Ball(1.0)})\n"
+    )
+    with pytest.raises(ArgumentError, match=r'"1.wieght" matches no parameter; the model has 1.weight, 1.bias'):
+        train(Settings(f"{tmp_path / 'mine.py'}:mine", epochs=1), tmp_path / "run")

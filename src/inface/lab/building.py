@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,11 +15,13 @@ import inface
 from inface import FrankWolfe
 from inface.sets import NuclearBall, SpectralBall
 
-from .experiment import Experiment
+from .data import folder as data_folder
+from .errors import ArgumentError
+from .experiment import Data, Experiment
 from .experiments import find, options_of
 from .settings import Settings
 
-__all__ = ["experiment_of", "make_model", "make_optimizer", "resolve", "settings_of", "surroundings"]
+__all__ = ["experiment_of", "load_data", "make_model", "make_optimizer", "resolve", "settings_of", "surroundings"]
 
 
 def settings_of(given: Mapping[str, Any]) -> Settings:
@@ -57,6 +60,17 @@ def resolve(settings: Settings) -> Settings:
     )
 
 
+def load_data(experiment: Experiment, folder: str | Path | None) -> Data:
+    """The samples of an experiment: always the same ones, even if its function draws random numbers of no seed.
+
+    >>> len(load_data(experiment_of(Settings("digits")), None).test)
+    360
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return experiment.data(data_folder(folder))
+
+
 def make_model(settings: Settings, experiment: Experiment) -> nn.Module:
     """A network to start from: PyTorch's initialisation, and the graph initialisation where a layer is constrained.
 
@@ -68,8 +82,11 @@ def make_model(settings: Settings, experiment: Experiment) -> nn.Module:
     """
     torch.manual_seed(settings.seed)
     model = experiment.model()
-    if settings.method != "sgd":
+    try:
         groups = inface.param_groups(model, experiment.sets)
+    except ValueError as error:
+        raise ArgumentError(f"{settings.experiment}: {error}") from None
+    if settings.method != "sgd":
         edges = [group for group in groups if not isinstance(group["set"], NuclearBall | SpectralBall)]
         inface.graph_init_(model, edges, generator=torch.Generator().manual_seed(settings.seed))
     return model

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .building import experiment_of, make_optimizer, surroundings
-from .data import folder as data_folder
+from .building import experiment_of, load_data, make_optimizer, surroundings
 from .errors import LabError
 from .experiment import Experiment, Split
 from .measuring import exact_gap, finite, kept, score, sparsity
@@ -23,7 +22,7 @@ def evaluate(run: Run, *, data: str | Path | None = None) -> dict[str, Any]:
     """Measure the saved network of a run again: what ``summary.json`` says of it, from its weights."""
     settings, experiment, model = rebuild(run)
     with surroundings(settings.threads):
-        loaded = experiment.data(Path(data) if data else data_folder(None))
+        loaded = load_data(experiment, data)
         train_split, split = loaded.parts(settings.measured_on)
         optimizer = make_optimizer(settings, experiment, model)
         return measure(model, experiment, train_split, split, optimizer)

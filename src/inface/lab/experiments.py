@@ -7,13 +7,14 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from torch import nn
 
 from inface.sets import L1Ball
 
 from . import data, models
+from .arguments import bind
 from .errors import ArgumentError, suggestion
 from .experiment import Experiment, mean_squared_error
 from .names import EXPERIMENTS
@@ -100,7 +101,13 @@ def find(name: str, options: Mapping[str, Any] | None = None) -> Experiment:
         if options:
             raise ArgumentError(f"{name} has no options, got {', '.join(options)}")
         return found
-    experiment = found(**_arguments(name, found, options or {}))
+    arguments = bind(name, found, options or {})
+    try:
+        experiment = found(**arguments)
+    except ValueError as error:
+        if name not in BUILT_IN:  # the error of somebody's own function, with its traceback
+            raise
+        raise ArgumentError(f"{name}: {error}") from None
     if not isinstance(experiment, Experiment):
         raise ArgumentError(f"{name}: wanted an Experiment, got {type(experiment).__name__}")
     return experiment
@@ -115,7 +122,7 @@ def options_of(name: str, options: Mapping[str, Any] | None = None) -> dict[str,
     found = _named(name)
     if isinstance(found, Experiment):
         return {}
-    given = _arguments(name, found, options or {})
+    given = bind(name, found, options or {})
     return {key: given.get(key, parameter.default) for key, parameter in inspect.signature(found).parameters.items()}
 
 
@@ -130,7 +137,12 @@ def _named(name: str) -> Experiment | Callable[..., Any]:
     found = getattr(module, attribute, None)
     if isinstance(found, Experiment) or (callable(found) and not isinstance(found, type)):
         return found
-    known = [key for key, value in vars(module).items() if isinstance(value, Experiment)]
+    known = [
+        key
+        for key, value in vars(module).items()
+        if isinstance(value, Experiment)
+        or (inspect.isfunction(value) and value.__module__ == module.__name__ and "return" in value.__annotations__)
+    ]
     listed = f"; it has {', '.join(known) or 'none'}"
     raise ArgumentError(f"{file}: has no experiment {attribute}{suggestion(attribute, known) or listed}")
 
@@ -156,39 +168,3 @@ def _module(file: Path) -> Any:
     finally:
         sys.path.remove(str(path.parent))
     return module
-
-
-def _arguments(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = inspect.signature(function, eval_str=True).parameters
-    for key in options:
-        if key not in parameters:
-            known = f"; it has {', '.join(parameters) or 'none'}"
-            raise ArgumentError(f"{name} has no option {key}{suggestion(key, parameters) or known}")
-    for key, parameter in parameters.items():
-        if parameter.default is parameter.empty and key not in options:
-            raise ArgumentError(f"{name}: option {key} must be given: {key}=VALUE")
-    return {key: _converted(name, key, value, parameters[key]) for key, value in options.items()}
-
-
-def _converted(name: str, key: str, value: Any, parameter: inspect.Parameter) -> Any:
-    """A value of the kind that the function's annotation asks for, or its default is of."""
-    kind = parameter.annotation
-    if kind is parameter.empty:
-        kind = type(parameter.default) if parameter.default not in (parameter.empty, None) else str
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            known = [str(choice) for choice in get_args(kind)]
-            wanted = f"wanted {' or '.join(known)}, got {value}{suggestion(str(value), known)}"
-            raise ArgumentError(f"{name}: option {key}: {wanted}")
-        return value
-    if kind is bool and isinstance(value, str):
-        if value.lower() not in ("true", "false", "yes", "no", "1", "0"):
-            raise ArgumentError(f"{name}: option {key}: wanted true or false, got {value}")
-        return value.lower() in ("true", "yes", "1")
-    if kind in (int, float, str) and not isinstance(value, kind):
-        try:
-            return kind(value)
-        except ValueError:
-            wanted = {int: "a whole number", float: "a number"}[kind]
-            raise ArgumentError(f"{name}: option {key}: wanted {wanted}, got {value}") from None
-    return value

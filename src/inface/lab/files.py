@@ -70,7 +70,7 @@ def read_json(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise LabError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LabError(f"{path}: is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise LabError(f"{path}: wanted a JSON object, got {type(data).__name__}")
@@ -89,7 +89,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise LabError(f"{path}: line {number} is not JSON: {error}") from None
         if not isinstance(record, dict):
             raise LabError(f"{path}: line {number}: wanted a JSON object, got {type(record).__name__}")

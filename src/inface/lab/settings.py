@@ -68,7 +68,9 @@ class Settings:
             ("measured-on", self.measured_on, ("test", "validation")),
         ):
             if value not in choices:
-                raise ArgumentError(f"{name}: wanted {' or '.join(choices)}, got {value}{suggestion(value, choices)}")
+                raise ArgumentError(
+                    f"{name}: wanted {' or '.join(choices)}, got {value}{suggestion(str(value), choices)}"
+                )
         for name, number in (("lr", self.lr), ("constrained-lr", self.constrained_lr)):
             if number is not None and not 0 < number < math.inf:
                 raise ArgumentError(f"{name}: wanted a number > 0, got {number}")
@@ -77,7 +79,7 @@ class Settings:
         for name, count in (("epochs", self.epochs), ("batch-size", self.batch_size), ("threads", self.threads)):
             if count is not None and not (isinstance(count, int) and count >= 1):
                 raise ArgumentError(f"{name}: wanted a whole number >= 1, got {count}")
-        if not 0 <= self.seed < 2**31:
+        if not (isinstance(self.seed, int) and 0 <= self.seed < 2**31):
             raise ArgumentError(f"seed: wanted a whole number in [0, 2^31), got {self.seed}")
 
     def to_dict(self) -> dict[str, Any]:

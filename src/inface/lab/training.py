@@ -20,8 +20,7 @@ from torch import Tensor
 from inface import FrankWolfe
 
 from . import plain
-from .building import experiment_of, make_model, make_optimizer, resolve, surroundings
-from .data import folder as data_folder
+from .building import experiment_of, load_data, make_model, make_optimizer, resolve, surroundings
 from .errors import ArgumentError, Diverged, LabError
 from .evaluation import measure
 from .experiment import Experiment
@@ -83,9 +82,7 @@ def train(
                 return previous
         with surroundings(settings.threads):
             settings = replace(settings, threads=torch.get_num_threads())
-            trainer = _Trainer(settings, experiment, path, Path(data) if data else data_folder(None))
-            if previous and overwrite:
-                _clear(previous)
+            trainer = _Trainer(settings, experiment, path, data)
             trainer.begin(fresh=previous is None or overwrite, watch=watch or (lambda _: None))
             trainer.run(checkpoint_seconds)
     return Run(path)
@@ -94,9 +91,9 @@ def train(
 class _Trainer:
     """A run in progress: everything that a checkpoint holds, and what can be made again from the settings."""
 
-    def __init__(self, settings: Settings, experiment: Experiment, path: Path, folder: Path) -> None:
+    def __init__(self, settings: Settings, experiment: Experiment, path: Path, folder: str | Path | None) -> None:
         self.settings, self.experiment, self.path = settings, experiment, path
-        data = experiment.data(folder)
+        data = load_data(experiment, folder)
         self.image = data.image
         self.train, self.split = data.parts(settings.measured_on)
         self.model = make_model(settings, experiment)
@@ -119,11 +116,17 @@ class _Trainer:
     def begin(self, *, fresh: bool, watch: Callable[[Record], None]) -> None:
         self.watch = watch
         if fresh:
+            _clear(self.path)
             write_json(self.path / "config.json", _config(self.settings))
         self.folder = Run(self.path)
         checkpoint = self.folder.checkpoint_file
-        offset = self._restore(checkpoint) if checkpoint.is_file() and not fresh else 0
+        offset = self._restore(checkpoint) if checkpoint.is_file() else 0
         self.metrics: TextIO = self.folder.metrics_file.open("a", encoding="utf-8")
+        if self.metrics.tell() < offset:
+            raise LabError(
+                f"{self.folder.metrics_file}: has {self.metrics.tell()} bytes, wanted at least {offset}: "
+                f"it is not the one of this run's checkpoint; --overwrite starts it again"
+            )
         self.metrics.truncate(offset)
         self.metrics.seek(offset)
         watch(
@@ -231,6 +234,8 @@ class _Trainer:
 
     def _end_of_epoch(self, epoch: int) -> None:
         measured = score(self.model, self.experiment, self.split)
+        if not math.isfinite(measured.loss):
+            raise Diverged(self._advice(measured.loss))
         layers, _ = sparsity(self.model, self.experiment)
         names = ("percent", "exact_percent", "edges")
         self._record(
@@ -254,6 +259,8 @@ class _Trainer:
 
     def _finish(self) -> None:
         self.metrics.flush()
+        if math.isnan(self.gap):  # of a run too short for its series
+            self._measure_gap()
         run = self.folder
         summary = {
             "format": FORMAT,
@@ -278,12 +285,11 @@ class _Trainer:
         if s.constrained_lr is not None and s.method != "sgd":
             tries.append(f"a smaller --constrained-lr than {s.constrained_lr:g}")
         if s.method != "sgd":
-            radii = " ".join(f"{set_.radius:g}" for set_ in self.experiment.sets.values())
-            tries.append(f"smaller radii than {radii}")
+            tries.append(f"smaller radii{'' if s.radius is None else f' than {_listed(s.radius)}'}")
         if s.momentum:
             tries.append(f"less --momentum than {s.momentum:g}")
-        where = f"epoch {self.step // self.epoch_steps + 1}, gradient {self.step + 1} of {self.total}"
-        return f"{self.path}: the loss became {value} at {where}; try {', or '.join(tries)}"
+        where = f"after gradient {self.step} of {self.total}"
+        return f"{self.path}: the loss became {value} {where}; try {', or '.join(tries)}"
 
 
 def _config(settings: Settings) -> dict[str, Any]:
@@ -321,16 +327,32 @@ def _same(settings: Settings, previous: Run) -> Settings:
     return previous.settings
 
 
-def _clear(run: Run) -> None:
-    for file in (run.summary_file, run.model_file, run.checkpoint_file, run.metrics_file, run.config_file):
-        file.unlink(missing_ok=True)
+def _listed(numbers: tuple[float, ...]) -> str:
+    return " ".join(f"{number:g}" for number in numbers)
+
+
+def _clear(path: Path) -> None:
+    """Throw away what an earlier run left; its settings last, so that a kill meanwhile leaves a run and not its ruins."""
+    for pattern in (
+        "summary.json",
+        "model.safetensors",
+        "checkpoint.safetensors",
+        ".*.part",
+        "metrics.jsonl",
+        "config.json",
+    ):
+        for file in path.glob(pattern):
+            file.unlink(missing_ok=True)
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"{path}: cannot be the folder of a run: {error.strerror}") from None
     lock = FileLock(path / ".lock", timeout=0)
     try:
         with lock:
