@@ -42,7 +42,7 @@ def status(data: DataFolder = None) -> None:
 def fetch(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="mnist, cifar10; by default both.", metavar="[NAME]...", show_default=False),
+        typer.Argument(help="mnist, cifar10; by default both.", metavar="NAME", show_default=False),
     ] = None,
     *,
     data: DataFolder = None,

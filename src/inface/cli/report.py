@@ -12,7 +12,7 @@ __all__ = ["report"]
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.", metavar="RUN...", show_default=False)],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.", metavar="RUN", show_default=False)],
     *,
     out: Annotated[Path, typer.Option(help="The HTML file.", metavar="FILE")] = Path("report.html"),
     figures: Annotated[
@@ -21,7 +21,10 @@ def report(
     formats: Annotated[
         list[str] | None,
         typer.Option(
-            "--format", help="Of the pictures: svg, png; may be repeated.", metavar="FORMAT", show_default="svg"
+            "--format",
+            help="Of the pictures: svg, png; may be repeated. [dim]\\[default: svg][/dim]",
+            metavar="FORMAT",
+            show_default=False,
         ),
     ] = None,
     title: Annotated[str | None, typer.Option(help="The title of the page.", show_default=False)] = None,

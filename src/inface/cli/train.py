@@ -124,8 +124,8 @@ def train(
 ) -> None:
     """Train a network inside its sets, or dense, and measure it.
 
-    A run can be killed at any moment and continued with --resume: it ends with the same weights. DIR gets config.json,
-    metrics.jsonl, model.safetensors and summary.json.
+    A run can be killed at any moment and continued with --resume: it ends with the same weights.
+    DIR gets config.json, metrics.jsonl, model.safetensors and summary.json.
 
     [bold]Examples[/bold]
 
