@@ -31,7 +31,7 @@ def test_an_exception_while_writing_leaves_the_old_file_and_no_litter(tmp_path):
             partial.write_text("half of the n")
             raise OSError("the disk is full")
 
-    with pytest.raises(OSError, match="the disk is full"):
+    with pytest.raises(LabError, match=r"numbers.txt: cannot be written: the disk is full"):
         write()
     assert path.read_text() == "old"
     assert names(tmp_path) == ["numbers.txt"]

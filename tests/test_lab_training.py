@@ -556,7 +556,7 @@ def test_the_summary_holds_what_is_promised(finished):
         ({"momentum": math.nan}, "momentum: wanted a number in [0, 1), got nan"),
         ({"epochs": 0}, "epochs: wanted a whole number >= 1, got 0"),
         ({"batch_size": 2.5}, "batch-size: wanted a whole number >= 1, got 2.5"),
-        ({"threads": 0}, "threads: wanted a whole number >= 1, got 0"),
+        ({"threads": 0}, "threads: wanted a whole number from 1 to 1024, got 0"),
         ({"seed": -1}, "seed: wanted a whole number in [0, 2^31), got -1"),
         ({"seed": 2**31}, "seed: wanted a whole number in [0, 2^31), got 2147483648"),
     ],

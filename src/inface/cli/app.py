@@ -17,7 +17,7 @@ __all__ = ["app", "run"]
 
 app = typer.Typer(
     name="inface",
-    epilog="Start with: inface demo",
+    epilog="Start with: inface demo. Then: inface train digits --out runs/digits, and inface report runs/digits.",
     no_args_is_help=True,
     invoke_without_command=True,
     rich_markup_mode="rich",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .options import DataFolder
+from .options import DataFolder, one_of
 
 __all__ = ["app"]
 
@@ -42,7 +42,12 @@ def status(data: DataFolder = None) -> None:
 def fetch(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="mnist, cifar10; by default both.", metavar="NAME", show_default=False),
+        typer.Argument(
+            help="mnist, cifar10; by default both.",
+            metavar="NAME",
+            show_default=False,
+            autocompletion=one_of("mnist", "cifar10"),
+        ),
     ] = None,
     *,
     data: DataFolder = None,

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 __all__ = ["display"]
 
@@ -27,14 +29,9 @@ def display(label: str = "", console: Console | None = None) -> Iterator[Callabl
     """
     console = console or Console()
     if console.is_terminal:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[state]}"),
-            TimeRemainingColumn(compact=True),
-        )
-        with Progress(*columns, console=console) as progress:
-            yield _Live(progress, label)
+        progress = Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console)
+        with Live(console=console) as live:
+            yield _Live(live, progress, label)
     else:
         yield _Lines(console, label)
 
@@ -79,27 +76,25 @@ class _Watcher:
 
 
 class _Live(_Watcher):
-    """A bar that moves."""
+    """A bar that moves with the time left, and a line below it with the rest."""
 
-    def __init__(self, progress: Progress, label: str) -> None:
+    def __init__(self, live: Live, progress: Progress, label: str) -> None:
         super().__init__(label)
-        self.progress = progress
+        self.live, self.progress = live, progress
 
     def begin(self) -> None:
-        self.task = self.progress.add_task(
-            self._name(0), total=self.start["steps"], completed=self.start["step"], state=""
-        )
+        self.task = self.progress.add_task(self._name(0), total=self.start["steps"], completed=self.start["step"])
+        self.live.update(self.progress)
 
     def step(self, record: Record) -> None:
-        done = record["step"] * self.start["epochs"] // self.start["steps"]
-        self.progress.update(
-            self.task, completed=record["step"], state=self.state(record), description=self._name(done)
-        )
+        self._show(record, record["step"] * self.start["epochs"] // self.start["steps"])
 
     def end_of_epoch(self, record: Record) -> None:
-        self.progress.update(
-            self.task, completed=record["step"], state=self.state(record), description=self._name(record["epoch"])
-        )
+        self._show(record, record["epoch"])
+
+    def _show(self, record: Record, epoch: int) -> None:
+        self.progress.update(self.task, completed=record["step"], description=self._name(epoch))
+        self.live.update(Group(self.progress, Text(self.state(record), overflow="ellipsis", no_wrap=True)))
 
     def _name(self, epoch: int) -> str:
         return f"{self.label} epoch {epoch}/{self.start['epochs']}".strip()

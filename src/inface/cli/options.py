@@ -2,30 +2,72 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from inface.lab.names import EXPERIMENTS
 
-__all__ = ["DataFolder", "experiment_names"]
+__all__ = ["DataFolder", "experiment_names", "number", "one_of", "setting", "whole_number"]
 
 DataFolder = Annotated[
     Path | None,
     typer.Option(
         "--data",
-        help="The data folder. By default $INFACE_DATA, else the user's cache folder.",
+        help="The data folder. [dim]\\[default: $INFACE_DATA, else inface in the cache folder][/dim]",
         metavar="DIR",
         show_default=False,
     ),
 ]
 
 
-def experiment_names(incomplete: str) -> list[str]:
-    """The built-in experiments that begin so.
+def setting(*names: str, text: str, default: str = "", panel: str = "How it is trained", **options: Any) -> Any:
+    """An option of a run: not given, it is the experiment's or the usual one, which its help says."""
+    told = f"{text} [dim]\\[default: {default}][/dim]" if default else text
+    return typer.Option(*names, help=told, show_default=False, rich_help_panel=panel, **options)
 
-    >>> experiment_names("mn")
-    ['mnist-mlp', 'mnist-conv']
+
+def number(text: str) -> float:
+    """A number, or one line that says what was found.
+
+    >>> number("0.5")
+    0.5
     """
-    return [name for name in EXPERIMENTS if name.startswith(incomplete)]
+    try:
+        value = float(text)
+    except ValueError:
+        raise typer.BadParameter(f"wanted a number, got {text}") from None
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"wanted a finite number, got {text}")
+    return value
+
+
+def whole_number(text: str) -> int:
+    """A whole number, or one line that says what was found.
+
+    >>> whole_number("5")
+    5
+    """
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"wanted a whole number, got {text}") from None
+
+
+def one_of(*names: str) -> Callable[[str], list[str]]:
+    """A completion from a list.
+
+    >>> one_of("sfw", "sgd")("sg")
+    ['sgd']
+    """
+
+    def matching(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return matching
+
+
+experiment_names = one_of(*EXPERIMENTS)

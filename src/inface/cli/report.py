@@ -8,6 +8,8 @@ from typing import Annotated, cast
 
 import typer
 
+from .options import one_of
+
 __all__ = ["report"]
 
 
@@ -22,7 +24,8 @@ def report(
         list[str] | None,
         typer.Option(
             "--format",
-            help="Of the pictures: svg, png; may be repeated. [dim]\\[default: svg][/dim]",
+            help="What the pictures are written as: svg or png; may be repeated. [dim]\\[default: svg][/dim]",
+            autocompletion=one_of("svg", "png"),
             metavar="FORMAT",
             show_default=False,
         ),

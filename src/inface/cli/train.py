@@ -10,7 +10,7 @@ import typer
 from inface.lab.errors import ArgumentError
 from inface.lab.names import EXPERIMENTS
 
-from .options import DataFolder, experiment_names
+from .options import DataFolder, experiment_names, number, one_of, setting, whole_number
 
 __all__ = ["train"]
 
@@ -29,97 +29,94 @@ def train(
     out: Annotated[Path, typer.Option(help="The folder of the run.", metavar="DIR", show_default=False)],
     method: Annotated[
         str | None,
-        typer.Option(
-            help="sfw-if: Frank-Wolfe and in-face steps. sfw: Frank-Wolfe alone. sgd: dense. [dim]\\[default: sfw-if][/dim]",
-            show_default=False,
-            autocompletion=lambda: ["sfw-if", "sfw", "sgd"],
+        setting(
+            text="sfw-if: Frank-Wolfe and in-face steps. sfw: Frank-Wolfe alone. sgd: dense.",
+            default="sfw-if",
+            autocompletion=one_of("sfw-if", "sfw", "sgd"),
         ),
     ] = None,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate. [dim]\\[default: 0.125][/dim]", show_default=False)
+        float | None, setting(text="Learning rate.", default="0.125", parser=number, metavar="NUMBER")
     ] = None,
     smoothness: Annotated[
         float | None,
-        typer.Option(help="The paper's constant L instead: lr = 1 / (2 L).", metavar="L", show_default=False),
+        setting(text="The paper's constant L instead: lr = 1 / (2 L).", parser=number, metavar="L"),
     ] = None,
     constrained_lr: Annotated[
-        float | None, typer.Option(help="Learning rate of the constrained layers, if another.", show_default=False)
+        float | None,
+        setting(text="Learning rate of the constrained layers.", default="--lr", parser=number, metavar="NUMBER"),
     ] = None,
     radius: Annotated[
         list[float] | None,
-        typer.Option(
-            help="Radii of the constrained layers, one for all or one each: --radius 1 10. [dim]\\[default: the experiment's][/dim]",
+        setting(
+            text="Radii of the constrained layers, one for all or one each: --radius 1 10.",
+            default="the experiment's",
+            parser=number,
             metavar="R...",
-            show_default=False,
         ),
     ] = None,
     momentum: Annotated[
-        float | None, typer.Option(help="Averaging of gradients. [dim]\\[default: 0][/dim]", show_default=False)
+        float | None,
+        setting(text="How much of the earlier gradients a step keeps.", default="0", parser=number, metavar="NUMBER"),
     ] = None,
     schedule: Annotated[
         str | None,
-        typer.Option(
-            help="Of the learning rates: constant or cosine. [dim]\\[default: constant][/dim]",
-            show_default=False,
-            autocompletion=lambda: ["constant", "cosine"],
+        setting(
+            text="The schedule of the learning rates, constant or cosine.",
+            default="constant",
+            autocompletion=one_of("constant", "cosine"),
         ),
     ] = None,
     in_face: Annotated[
         str | None,
-        typer.Option(
-            help="The in-face step of sfw-if: away, pairwise or frank-wolfe. [dim]\\[default: away][/dim]",
-            show_default=False,
-            autocompletion=lambda: ["away", "pairwise", "frank-wolfe"],
+        setting(
+            text="The in-face step of sfw-if: away, pairwise or frank-wolfe.",
+            default="away",
+            autocompletion=one_of("away", "pairwise", "frank-wolfe"),
         ),
     ] = None,
     every_gradient: Annotated[
         bool | None,
-        typer.Option(
-            "--every-gradient/--first-half",
-            help="With sfw-if, free parameters move on every gradient; or on the first half of an iteration, as in the paper. [dim]\\[default: first half][/dim]",
-            show_default=False,
+        setting(
+            "--every-gradient",
+            text="With sfw-if, free parameters move on both halves of an iteration, not on the first alone.",
         ),
     ] = None,
     epochs: Annotated[
-        int | None,
-        typer.Option(help="Passes over the data. [dim]\\[default: 25; digits 100][/dim]", show_default=False),
+        int | None, setting(text="Passes over the data.", default="25; digits 100", parser=whole_number, metavar="N")
     ] = None,
     batch_size: Annotated[
-        int | None,
-        typer.Option(help="Samples of a gradient. [dim]\\[default: 250; digits 50][/dim]", show_default=False),
+        int | None, setting(text="Samples of a gradient.", default="250; digits 50", parser=whole_number, metavar="N")
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(
-            help="Of the initialisation and the order of samples. [dim]\\[default: 0][/dim]", show_default=False
+        setting(
+            text="Seed of the initialisation and of the order of samples.",
+            default="0",
+            parser=whole_number,
+            metavar="N",
         ),
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(
+        setting(
             "--option",
             "-o",
-            help="An option of the experiment, such as edges=5 (inface experiments lists them).",
+            text="An option of the experiment, such as edges=5; inface experiments lists them.",
             metavar="NAME=VALUE",
-            show_default=False,
         ),
     ] = None,
     validate: Annotated[
-        bool | None,
-        typer.Option(
-            "--validate/--test",
-            help="Measure on held-out training data, or on the test data. [dim]\\[default: test][/dim]",
-            show_default=False,
-        ),
+        bool | None, setting("--validate", text="Measure on held-out training data, not on the test data.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Threads of torch. [dim]\\[default: torch's][/dim]", show_default=False)
+        int | None, setting(text="Threads of torch.", default="torch's own", parser=whole_number, metavar="N")
     ] = None,
     data: DataFolder = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in DIR, if there is one.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Throw away the run in DIR, if there is one.")] = False,
     checkpoint_seconds: Annotated[
-        float, typer.Option(help="How much work a kill may cost.", metavar="SECONDS", min=0)
+        float, typer.Option(help="How much work a kill may cost.", parser=number, metavar="SECONDS")
     ] = 10.0,
 ) -> None:
     """Train a network inside its sets, or dense, and measure it.
@@ -145,6 +142,10 @@ def train(
         raise ArgumentError("--lr and --smoothness say the same thing, lr = 1 / (2 L); wanted one of them")
     if smoothness is not None and not smoothness > 0:
         raise ArgumentError(f"--smoothness: wanted a number > 0, got {smoothness:g}")
+    if checkpoint_seconds < 0:
+        raise ArgumentError(f"--checkpoint-seconds: wanted a number >= 0, got {checkpoint_seconds:g}")
+    if out == Path():
+        raise ArgumentError("--out: wanted the folder of the run, got nothing")
     if resume and overwrite:
         raise ArgumentError("--resume continues a run, --overwrite throws it away; wanted one of them")
     given: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import sys
@@ -60,6 +61,8 @@ def synthetic(
         activation: of both networks.
         trial: which true network and which noise.
     """
+    if not 1 <= edges <= 50:
+        raise ArgumentError(f"edges: wanted a whole number from 1 to 50, got {edges}")
     return Experiment(
         data=lambda _: data.synthetic(edges=edges, snr=snr, activation=activation, trial=trial).data,
         model=lambda: models.perceptron(50, 50, 50, 1, activation=activation, bias=False),
@@ -131,7 +134,7 @@ def _named(name: str) -> Experiment | Callable[..., Any]:
         return BUILT_IN[name]
     file, colon, attribute = name.rpartition(":")
     if not colon or not file.endswith(".py"):
-        others = f" (or path/to/file.py:name); there are {', '.join(BUILT_IN)}"
+        others = f"; wanted {', '.join(BUILT_IN)}, or path/to/file.py:name"
         raise ArgumentError(f"there is no experiment {name}{suggestion(name, BUILT_IN) or others}")
     module = _module(Path(file))
     found = getattr(module, attribute, None)
@@ -151,7 +154,8 @@ def _module(file: Path) -> Any:
     if not file.is_file():
         raise ArgumentError(f"{file}: there is no such file")
     path = file.resolve()
-    key = f"inface_experiment_{path.stem}_{abs(hash(path))}"
+    contents = hashlib.sha256(bytes(path) + path.read_bytes()).hexdigest()
+    key = f"inface_experiment_{path.stem}_{contents[:16]}"  # a file that was edited is another module
     if key in sys.modules:
         return sys.modules[key]
     spec = importlib.util.spec_from_file_location(key, path)
@@ -159,12 +163,13 @@ def _module(file: Path) -> Any:
         raise ArgumentError(f"{file}: is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[key] = module
-    sys.path.insert(0, str(path.parent))  # what lies beside the file can be imported by it, as when Python runs it
+    paths = list(sys.path)
+    if str(path.parent) not in paths:
+        sys.path.insert(0, str(path.parent))  # what lies beside the file can be imported by it, as when Python runs it
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[key]
+        sys.path[:] = paths
         raise
-    finally:
-        sys.path.remove(str(path.parent))
     return module

@@ -31,18 +31,22 @@ def replacing(path: Path) -> Iterator[Path]:
     ...     path.read_text(), [file.name for file in Path(folder).iterdir()]
     ('1 2 3', ['numbers.txt'])
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    partial = Path(name)
+    partial: Path | None = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        os.close(handle)
+        partial = Path(name)
         yield partial
         with partial.open("rb+") as file:
             os.fsync(file.fileno())
         partial.chmod(0o666 & ~_umask())
         partial.replace(path)
+    except OSError as error:
+        raise LabError(f"{path}: cannot be written: {error.strerror or error}") from None
     finally:
-        partial.unlink(missing_ok=True)
+        if partial is not None:
+            partial.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

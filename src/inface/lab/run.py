@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +16,23 @@ from .settings import Settings
 __all__ = ["FORMAT", "Run"]
 
 FORMAT = 1
+
+NUMBER = (int, float)
+LAYER = {"percent": NUMBER, "exact_percent": NUMBER, "edges": NUMBER, "inputs": int, "nodes": int}
+
+# What a summary must hold: kinds, mappings of the same for known names, and "*" for all other names.
+SUMMARY: dict[str, Any] = {
+    "experiment": str,
+    "method": str,
+    "metric": {"name": str, "unit": str, "better": str},
+    "kept": {"*": (*NUMBER, NoneType)},
+    "layers": {"*": LAYER},
+    "network": {"percent": NUMBER, "count": int, "total": int},
+    "gap": (dict, NoneType),
+    "steps": int,
+    "epochs": int,
+    "seconds": NUMBER,
+}
 
 
 class Run:
@@ -71,17 +89,17 @@ class Run:
         beside = ("format", "source", "versions")
         try:
             return Settings.from_dict({key: value for key, value in self.config.items() if key not in beside})
-        except (ArgumentError, TypeError) as error:
+        except ArgumentError as error:
             raise LabError(f"{self.config_file}: {error}") from None
 
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The final metrics."""
         if not self.finished:
-            raise ArgumentError(
-                f"{self.path}: the run is not finished; inface train --resume --out {self.path} continues it"
-            )
-        return _versioned(self.summary_file)
+            raise ArgumentError(self._unfinished())
+        summary = _versioned(self.summary_file)
+        _check(self.summary_file, summary, SUMMARY)
+        return summary
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
@@ -100,7 +118,12 @@ class Run:
 
     def weights(self) -> dict[str, Tensor]:
         """The trained network's parameters and buffers, by name."""
+        if not self.model_file.is_file() and not self.finished:
+            raise ArgumentError(self._unfinished())
         return read_tensors(self.model_file)[0]
+
+    def _unfinished(self) -> str:
+        return f"{self.path}: the run is not finished; inface train --resume --out {self.path} continues it"
 
 
 def _versioned(path: Path) -> dict[str, Any]:
@@ -108,3 +131,22 @@ def _versioned(path: Path) -> dict[str, Any]:
     if data.get("format") != FORMAT:
         raise LabError(f"{path}: is of format {data.get('format')!r}, wanted {FORMAT}")
     return data
+
+
+def _check(path: Path, found: Any, wanted: Any, name: str = "") -> None:
+    """Refuse data that is not made as it should be, naming the file and the place in it."""
+    if isinstance(wanted, dict):
+        if not isinstance(found, dict):
+            raise LabError(f"{path}: {name}: wanted a mapping, got {found!r}")
+        for key, kind in wanted.items():
+            if key == "*":
+                for other, value in found.items():
+                    _check(path, value, kind, f"{name}.{other}")
+            elif key not in found:
+                raise LabError(f"{path}: {f'{name}.{key}'.lstrip('.')}: is missing")
+            else:
+                _check(path, found[key], kind, f"{name}.{key}".lstrip("."))
+    elif not isinstance(found, wanted) or isinstance(found, bool):
+        kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise LabError(f"{path}: {name}: wanted {names}, got {found!r}")

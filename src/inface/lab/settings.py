@@ -61,26 +61,34 @@ class Settings:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value, choices in (
+        choices: tuple[tuple[str, object, tuple[str, ...]], ...] = (
             ("method", self.method, get_args(Method)),
             ("in-face", self.in_face, get_args(InFace)),
             ("schedule", self.schedule, get_args(Schedule)),
             ("measured-on", self.measured_on, ("test", "validation")),
-        ):
-            if value not in choices:
-                raise ArgumentError(
-                    f"{name}: wanted {' or '.join(choices)}, got {value}{suggestion(str(value), choices)}"
-                )
-        for name, number in (("lr", self.lr), ("constrained-lr", self.constrained_lr)):
-            if number is not None and not 0 < number < math.inf:
-                raise ArgumentError(f"{name}: wanted a number > 0, got {number}")
-        if not 0 <= self.momentum < 1:
-            raise ArgumentError(f"momentum: wanted a number in [0, 1), got {self.momentum}")
-        for name, count in (("epochs", self.epochs), ("batch-size", self.batch_size), ("threads", self.threads)):
-            if count is not None and not (isinstance(count, int) and count >= 1):
-                raise ArgumentError(f"{name}: wanted a whole number >= 1, got {count}")
-        if not (isinstance(self.seed, int) and 0 <= self.seed < 2**31):
-            raise ArgumentError(f"seed: wanted a whole number in [0, 2^31), got {self.seed}")
+        )
+        for name, value, known in choices:
+            if value not in known:
+                raise ArgumentError(f"{name}: wanted {' or '.join(known)}, got {value}{suggestion(str(value), known)}")
+        threads, constrained = (
+            1 if self.threads is None else self.threads,
+            self.lr if self.constrained_lr is None else self.constrained_lr,
+        )
+        facts: tuple[tuple[str, object, bool, str], ...] = (
+            ("experiment", self.experiment, isinstance(self.experiment, str), "a name"),
+            ("options", self.options, isinstance(self.options, Mapping), "a mapping of names to values"),
+            ("lr", self.lr, _is_number(self.lr) and 0 < self.lr < math.inf, "a number > 0"),
+            ("constrained-lr", constrained, _is_number(constrained) and 0 < constrained < math.inf, "a number > 0"),
+            ("momentum", self.momentum, _is_number(self.momentum) and 0 <= self.momentum < 1, "a number in [0, 1)"),
+            ("epochs", self.epochs, _is_count(self.epochs) and self.epochs >= 1, "a whole number >= 1"),
+            ("batch-size", self.batch_size, _is_count(self.batch_size) and self.batch_size >= 1, "a whole number >= 1"),
+            ("seed", self.seed, _is_count(self.seed) and 0 <= self.seed < 2**31, "a whole number in [0, 2^31)"),
+            ("every-gradient", self.every_gradient, isinstance(self.every_gradient, bool), "true or false"),
+            ("threads", self.threads, _is_count(threads) and 1 <= threads <= 1024, "a whole number from 1 to 1024"),
+        )
+        for name, value, holds, wanted in facts:
+            if not holds:
+                raise ArgumentError(f"{name}: wanted {wanted}, got {value}")
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain data.
@@ -106,5 +114,17 @@ class Settings:
         for name in data:
             if name not in known:
                 raise ArgumentError(f"there is no setting {name}{suggestion(name, known)}")
+        if "experiment" not in data:
+            raise ArgumentError("experiment: is missing")
         radius = data.get("radius")
+        if radius is not None and not (isinstance(radius, list | tuple) and all(map(_is_number, radius))):
+            raise ArgumentError(f"radius: wanted numbers, got {radius!r}")
         return Settings(**{**data, "radius": None if radius is None else tuple(float(r) for r in radius)})
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
