@@ -212,6 +212,24 @@ def test_runs_of_different_settings_are_different_rows_that_say_so(tmp_path, cha
     assert rows[0].label.startswith("SFW-IF, ")
 
 
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("sgd", {"radius": [2.0], "constrained_lr": 1.0, "in_face": "pairwise", "every_gradient": True}),
+        ("sfw", {"in_face": "pairwise", "every_gradient": True}),
+        ("sfw-if", {"threads": 2, "source": "ab" * 32}),
+    ],
+)
+def test_settings_that_mean_nothing_to_a_method_neither_split_its_runs_nor_are_mentioned(tmp_path, method, changes):
+    for key, value in changes.items():
+        (row,) = compare(
+            [make_run(tmp_path / key / "a", method), make_run(tmp_path / key / "b", method, seed=1, **{key: value})]
+        )
+        assert (row.count, row.label) == (2, row.name)
+        (alone,) = compare([make_run(tmp_path / key / "c", method, **{key: value})])
+        assert alone.settings == row.settings
+
+
 def test_runs_of_different_options_do_not_compete(tmp_path):
     options = [{"edges": edges, "snr": 1.0, "activation": "relu"} for edges in (10, 5)]
     runs = [

@@ -32,18 +32,12 @@ _WORDS = {
     "in_face": "in-face",
     "every_gradient": "every gradient",
 }
-# What says nothing about how good a method is: the problem, the trial, the machine.
-_NO_SETTINGS = {
-    "format",
-    "experiment",
-    "options",
-    "method",
-    "measured_on",
-    "seed",
-    "threads",
-    "versions",
-    "data",
-    "out",
+# What says nothing about how good a method is: the problem, the trial, the machine, a comment in the user's file.
+_NO_SETTINGS = {"format", "experiment", "options", "method", "measured_on", "seed", "threads", "versions", "source"}
+# What a method does not read, whatever its value.
+_UNUSED = {
+    "sgd": {"radius", "constrained_lr", "in_face", "every_gradient"},
+    "sfw": {"in_face", "every_gradient"},
 }
 
 
@@ -88,6 +82,7 @@ class Group:
         options: those options, as values.
         method: ``"sfw-if"``, ``"sfw"``, ``"sgd"`` or another.
         settings: what was chosen, as text.
+        shared: that part of it in which all groups of the method agree, as text.
         label: the method, and what tells this group from others of the same method.
         runs: in the order in which they were given.
     """
@@ -97,6 +92,7 @@ class Group:
     options: Mapping[str, Any]
     method: str
     settings: str
+    shared: str
     label: str
     runs: tuple[Run, ...]
 
@@ -202,11 +198,17 @@ def _group(runs: list[Run], everything: list[list[Run]]) -> Group:
     ]
     settings = _settings(first)
     different = [key for key in settings if any(other.get(key) != settings[key] for other in others)]
-    parts = {
-        key: _setting(key, settings[key]) for key in settings if key in different or _matters(key, settings, method)
-    }
-    label = ", ".join([method_name(method), *(parts[key] for key in different)])
-    return Group(experiment, _problem(first), options, method, ", ".join(parts.values()), label, tuple(runs))
+    parts = {key: _setting(key, value) for key, value in settings.items() if key in different or _matters(key, value)}
+    return Group(
+        experiment=experiment,
+        problem=_problem(first),
+        options=options,
+        method=method,
+        settings=", ".join(parts.values()),
+        shared=", ".join(text for key, text in parts.items() if key not in different),
+        label=", ".join([method_name(method), *(parts[key] for key in different)]),
+        runs=tuple(runs),
+    )
 
 
 def _text(run: Run, key: str) -> str:
@@ -231,18 +233,19 @@ def _problem(run: Run) -> str:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    return {key: value for key, value in run.config.items() if key not in _NO_SETTINGS}
+    left_out = _NO_SETTINGS | _UNUSED.get(_text(run, "method"), set())
+    return {key: value for key, value in run.config.items() if key not in left_out}
 
 
-def _matters(key: str, settings: Mapping[str, Any], method: str) -> bool:
-    value = settings[key]
+def _matters(key: str, value: Any) -> bool:
+    """Whether a setting is worth a word even where all runs agree."""
     match key:
         case "lr":
             return True
         case "constrained_lr" | "radius":
-            return method != "sgd" and value is not None
+            return value is not None
         case "in_face":
-            return method == "sfw-if" and value != "away"
+            return bool(value != "away")
         case "momentum" | "every_gradient":
             return bool(value)
         case "schedule":
@@ -255,8 +258,6 @@ def _setting(key: str, value: Any) -> str:
         return f"{value} schedule"
     if value is True:
         return _WORDS.get(key, key)
-    if key == "source":
-        return f"source {shown(value)[:8]}"
     if key in {"radius", "constrained_lr"} and value is None:
         return f"{_WORDS.get(key, key)} {'of the experiment' if key == 'radius' else 'the same'}"
     return f"{_WORDS.get(key, key)} {shown(value)}"
