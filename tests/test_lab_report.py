@@ -368,6 +368,7 @@ def test_the_page_has_its_table_its_figures_and_its_captions(written):
     assert len(page.all("figcaption")) == 5
     assert "SFW-IF keeps 97.1 % accuracy with 5 % of its edges" in page.words
     assert "SGD has no gap" in page.words
+    assert "an exponential moving average of it (bias-corrected, over about one epoch)" in page.words
     assert "How to read this." in page.words
     assert "inface 0.1.0, torch 2.7.0" in page.words
     assert len(page.all("tr")) == 2 + 3
@@ -568,6 +569,17 @@ def test_trials_are_drawn_as_boxes(tmp_path):
     assert figure_ids(page)[-1] == "digits-trials"
     assert "Results of 3 trials" in page.words
     assert "± 1.0" in page.words
+
+
+def test_every_constrained_layer_has_its_boxes_its_curve_and_its_columns(tmp_path):
+    layers = [f"fc{index}.weight" for index in range(1, 6)]
+    runs = [make_run(tmp_path / f"{s}", seed=s, layers=layers, image=None) for s in range(2)]
+    labels = [svg.get("aria-label", "") for svg in read(write_report(runs, tmp_path / "r.html")).all("svg")]
+    for index in range(1, 6):
+        assert sum(label.startswith(f"non-zero edges per node, layer {index}: box plots") for label in labels) == 1
+        assert sum(f"into a node of layer {index} against gradients" in label for label in labels) == 1
+    keys = [column.key for column in columns(compare(runs))]
+    assert [key for key in keys if key.startswith("layer:")] == [f"layer:{name}" for name in layers]
 
 
 SYNTHETIC = {

@@ -29,7 +29,8 @@ def boxes(groups: Sequence[Group], metric: Measure) -> list[Drawing]:
     if all({"edges", "snr"} <= set(group.options) for group in groups):
         return _synthetic(groups, quantities)
     panels = [_by_group(groups, *quantity) for quantity in quantities]
-    return [Drawing("trials", "Over trials", _caption(groups), panels, _keys(groups), 3)]
+    columns = 2 if len(panels) == 4 else 3
+    return [Drawing("trials", "Over trials", _caption(groups), panels, _keys(groups), columns)]
 
 
 def _synthetic(groups: Sequence[Group], quantities: list[Quantity]) -> list[Drawing]:
@@ -65,7 +66,7 @@ def _quantities(groups: Sequence[Group], metric: Measure) -> list[Quantity]:
     )
     layers = [
         (f"Layer {index}", f"non-zero edges per node, layer {index}", edges(name))
-        for index, name in enumerate(names[:2], 1)
+        for index, name in enumerate(names, 1)
     ]
     return [*layers, (metric.name[:1].upper() + metric.name[1:], metric.axis, whole)]
 

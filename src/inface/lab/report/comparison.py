@@ -8,13 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from inface.lab.measuring import THETAS
 from inface.lab.run import Run
 
 from .groups import Group, Measure, grouped, mapping, measure, method_name, number
 
-__all__ = ["Column", "Comparison", "Spread", "columns", "compare", "headline"]
-
-THETAS = (100, 50, 25, 10, 5, 2, 1)
+__all__ = ["Column", "Comparison", "Spread", "best_first", "columns", "compare", "headline"]
 
 
 class Spread(NamedTuple):
@@ -58,6 +57,7 @@ class Comparison:
         method: ``"sfw-if"``, ``"sfw"``, ``"sgd"`` or another.
         label: the method, and what tells this row from others of the same method.
         settings: learning rates, radius, momentum, schedule.
+        shared: the part of them that all rows of the same method share; the label has the others.
         count: of runs; the rest is mean and deviation over them.
         metric: what they are judged by.
         layers: of each constrained layer, the edges of at least 0.001 in %.
@@ -75,6 +75,7 @@ class Comparison:
     method: str
     label: str
     settings: str
+    shared: str
     count: int
     metric: Measure
     layers: dict[str, Spread | None]
@@ -109,13 +110,14 @@ class Comparison:
         value = self.value(key)
         if value is None:
             return "-"
-        mean = self._digits(key, value.mean)
+        mean = self.digits(key, value.mean)
         if self.count == 1:
             return mean
         fixed = key.partition(":")[0] not in {"kept", "gap"} or (key != "gap" and self.metric.unit == "%")
         return f"{mean} ± {value.deviation:{'.1f' if fixed else '.2g'}}"
 
-    def _digits(self, key: str, value: float) -> str:
+    def digits(self, key: str, value: float) -> str:
+        """A number of a column as it is printed, without its deviation."""
         kind = key.partition(":")[0]
         if kind == "kept":
             return self.metric.digits(value)
@@ -179,6 +181,20 @@ def headline(rows: Sequence[Comparison]) -> str:
     return f"With {theta} % of the edges in each constrained layer, {', '.join(parts)}."
 
 
+def best_first(rows: Sequence[Comparison], theta: int = 100) -> list[Comparison]:
+    """Rows of one problem by their metric with theta % of the edges.
+
+    >>> best_first([])
+    []
+    """
+
+    def place(row: Comparison) -> float:
+        value = row.kept.get(theta)
+        return math.inf if value is None else -value.mean if row.metric.better == "higher" else value.mean
+
+    return sorted(rows, key=place)
+
+
 def _row(group: Group) -> Comparison:
     runs = group.finished
     summaries = [run.summary for run in runs]
@@ -195,6 +211,7 @@ def _row(group: Group) -> Comparison:
         method=group.method,
         label=group.label,
         settings=group.settings,
+        shared=group.shared,
         count=len(runs),
         metric=measure(runs),
         layers=layers("percent"),
@@ -213,8 +230,8 @@ def _winners(rows: Sequence[Comparison], column: Column) -> list[int]:
     if len(values) < 2 or (column.key == "gap" and not _same_set(rows)):
         return []
     target = (max if column.better == "higher" else min)(values.values())
-    digits = {index: rows[index]._digits(column.key, value) for index, value in values.items()}  # noqa: SLF001
-    best = rows[0]._digits(column.key, target)  # noqa: SLF001
+    digits = {index: rows[index].digits(column.key, value) for index, value in values.items()}
+    best = rows[0].digits(column.key, target)
     winners = [index for index, text in digits.items() if text == best]
     return winners if len(winners) < len(values) else []
 
@@ -227,15 +244,9 @@ def _same_set(rows: Sequence[Comparison]) -> bool:
 
 def _ranked(rows: Sequence[Comparison], theta: int) -> list[Comparison]:
     """The best row of each method with all edges, the best with theta % of them first."""
-    sign = -1 if rows[0].metric.better == "higher" else 1
-
-    def at(row: Comparison, theta: int) -> float:
-        value = row.kept.get(theta)
-        return math.inf if value is None else sign * value.mean
-
     methods = dict.fromkeys(row.method for row in rows)
-    best = [min((row for row in rows if row.method == method), key=lambda row: at(row, 100)) for method in methods]
-    return sorted(best, key=lambda row: at(row, theta))
+    best = [best_first([row for row in rows if row.method == method])[0] for method in methods]
+    return best_first(best, theta)
 
 
 def _story(rows: Sequence[Comparison], theta: int) -> str:

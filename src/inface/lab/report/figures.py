@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from inface.lab.measuring import THETAS
 from inface.lab.run import Run
 
 from .boxes import boxes
-from .comparison import THETAS
 from .drawing import Drawing, Key, Panel, dashes, plain
 from .groups import Group, Measure, mapping, measure, method_name, number, positive
 from .palette import Look, look
@@ -139,8 +139,9 @@ def _gap(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]]]) -
     return Drawing(
         "gap",
         "Modified Frank-Wolfe gap during training",
-        "How far the network is from a stationary point: thin, the gap of each mini-batch gradient; thick, its running "
-        f"mean. It is zero exactly at stationary points.{none}",
+        "How far the network is from a stationary point: thin, the gap of each mini-batch gradient; thick, an exponential "
+        "moving average of it (bias-corrected, over about one epoch)."
+        f"{_means(having)} The gap is zero exactly at stationary points.{none}",
         panels,
         _keys(having),
     )
@@ -307,6 +308,10 @@ def _measured(groups: Sequence[Group], metric: Measure) -> str:
     """The metric, and which data it is of, if that is the same for all."""
     data = {str(run.config.get("measured_on") or "test") for group in groups for run in group.runs}
     return f"{data.pop()} {metric.axis}" if len(data) == 1 else metric.axis
+
+
+def _means(groups: Sequence[Group]) -> str:
+    return " Of several runs, the thick line is the mean." if any(len(group.runs) > 1 for group in groups) else ""
 
 
 def _trials(groups: Sequence[Group]) -> str:
