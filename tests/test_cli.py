@@ -186,7 +186,7 @@ def test_every_experiment_is_listed_with_its_options(inface):
         ("train digits --out run --frobnicate", "--frobnicate"),
         ("train digits", "--out"),
         ("train --out run", "EXPERIMENT"),
-        ("train --out run --resume", "EXPERIMENT"),
+        ("train --out run --resume", "run: holds no run"),
         ("train digits more --out run", "more"),
         ("train digit --out run", "did you mean digits?"),
         ("train minst-mlp --out run", "did you mean mnist-mlp?"),
@@ -307,7 +307,7 @@ def test_a_damaged_data_file_is_named(inface, monkeypatch, tmp_path, damage, by)
     place = ["--data", tmp_path] if by == "option" else []
     refused(inface("train", experiment, "--out", tmp_path / "run", *place), 1, file)
     status = inface("data", "status", *place)
-    assert (status.code, status.err) == (0, "")
+    assert (status.code, status.err) == (1, "")
     assert re.search(r"(mnist|cifar10) +damaged", status.out)
     assert file.name in status.out
 
@@ -465,7 +465,7 @@ def test_small_mnist_files_that_are_there_are_trained_on_as_they_are(inface, mon
 
 # The display
 
-LINE = r"epoch {}/2  loss [\d.]+  accuracy [\d.]+ %  gap [\d.]+  non-zeros [\d.]+ / [\d.]+ %  [\d.]+ s, \d+ s left"
+LINE = r"epoch {}/2  loss [\d.]+  accuracy [\d.]+ %  gap [\d.]+  non-zeros [\d.]+ / [\d.]+ %  [\d.]+ s(, \d+ s left)?"
 
 
 def test_without_a_terminal_there_are_plain_lines(tmp_path):
@@ -673,3 +673,48 @@ def completed(*words):
 )
 def test_words_are_completed(words, wanted):
     assert completed(*words) == wanted
+
+
+@pytest.mark.parametrize(
+    ("method", "option"),
+    [
+        ("sgd", ["--radius", "1", "2"]),
+        ("sgd", ["--constrained-lr", "1"]),
+        ("sgd", ["--every-gradient"]),
+        ("sfw", ["--in-face", "away"]),
+        ("sfw", ["--every-gradient"]),
+    ],
+)
+def test_an_option_that_means_nothing_to_the_method_is_refused(inface, tmp_path, method, option):
+    result = inface("train", "digits", "--out", tmp_path / "run", "--method", method, *option)
+    refused(result, 2, f"{option[0]} means nothing to --method {method}")
+
+
+def test_a_report_takes_a_folder_of_runs(inface, tmp_path):
+    for method in ("sgd", "sfw-if"):
+        inface("train", "digits", "--out", tmp_path / "runs" / method, "--method", method, "--epochs", "1")
+    assert inface("report", tmp_path / "runs", "--out", tmp_path / "report.html").code == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "SFW-IF" in page
+    assert "SGD" in page
+
+
+def test_an_experiment_of_a_file_without_a_name_is_asked_for(inface, tmp_path):
+    (tmp_path / "own.py").write_text("from inface.lab.experiments import digits\nmine = digits()\n")
+    result = inface("train", tmp_path / "own.py", "--out", tmp_path / "run")
+    refused(result, 2, "own.py: say which experiment", "it has mine")
+
+
+def test_nobody_needs_to_read_the_lines_of_a_run(tmp_path):
+    """As in ``inface train ... | head -1``."""
+    run = tmp_path / "run"
+    command = f'"{sys.executable}" -m inface.cli train digits --out "{run}" --epochs 4 --batch-size 20 | head -1'
+    subprocess.run(["sh", "-c", command], check=True, capture_output=True)  # noqa: S607 - a shell
+    assert (run / "summary.json").exists()
+
+
+def test_data_that_is_damaged_is_not_called_fetched(inface, tmp_path):
+    write_mnist(tmp_path)
+    file = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
+    file.write_bytes(file.read_bytes()[:-20])
+    refused(inface("data", "fetch", "mnist", "--data", tmp_path), 1, file.name, "delete it and fetch again")

@@ -8,7 +8,7 @@ from torch import nn
 
 import inface
 from inface.lab import ArgumentError, Experiment, Settings, find
-from inface.lab.building import experiment_of, make_model, make_optimizer, resolve, settings_of
+from inface.lab.building import experiment_of, make_model, make_optimizer, resolve, settings_for
 from inface.lab.experiments import BUILT_IN, options_of
 from inface.sets import L1Ball
 
@@ -288,7 +288,7 @@ def test_what_is_no_experiment_is_named(file, tmp_path):
     missing = tmp_path / "missing.py"
     with pytest.raises(ArgumentError, match=f"{missing}: there is no such file"):
         find(f"{missing}:mine")
-    with pytest.raises(ArgumentError, match="there is no experiment"):
+    with pytest.raises(ArgumentError, match=r"say which experiment, .*my_file.py:NAME; it has mine"):
         find(str(file))
     with pytest.raises(ArgumentError, match=r"there is no experiment notes.txt:mine"):
         find("notes.txt:mine")
@@ -334,12 +334,12 @@ def test_defaults_of_an_experiment_are_settings_where_nothing_is_given(tmp_path)
     path.write_text(
         MINE + "\nfrom dataclasses import replace\nown = replace(mine, defaults={'epochs': 3, 'lr': 0.5})\n"
     )
-    settings = settings_of({"experiment": f"{path}:own", "lr": 0.25})
+    settings = settings_for(f"{path}:own", lr=0.25)
     assert (settings.epochs, settings.lr, settings.batch_size) == (3, 0.25, 250)
     path = tmp_path / "typo.py"
     path.write_text(MINE + "\nfrom dataclasses import replace\nown = replace(mine, defaults={'epoch': 3})\n")
     with pytest.raises(ArgumentError, match="there is no setting epoch; did you mean epochs"):
-        settings_of({"experiment": f"{path}:own"})
+        settings_for(f"{path}:own")
 
 
 def test_what_a_layer_lives_in_must_be_a_set():

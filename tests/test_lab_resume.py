@@ -27,7 +27,7 @@ IF = Settings(
     batch_size=150,  # 10 gradients an epoch
     threads=1,
 )
-SGD = replace(IF, method="sgd", constrained_lr=None, lr=0.05)
+SGD = replace(IF, method="sgd", constrained_lr=None, radius=None, lr=0.05)
 EVERY = ("--checkpoint-seconds", "0")
 
 
@@ -44,8 +44,8 @@ def arguments(settings, place, *more):
         "threads": settings.threads,
     }
     options = [text for name, value in given.items() if value is not None for text in (f"--{name}", str(value))]
-    radii = map(str, settings.radius)
-    return ["train", settings.experiment, "--out", str(place), "--radius", *radii, *options, *more]
+    radii = ["--radius", *map(str, settings.radius)] if settings.radius else []
+    return ["train", settings.experiment, "--out", str(place), *radii, *options, *more]
 
 
 @pytest.fixture(scope="module")

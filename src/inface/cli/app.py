@@ -71,7 +71,10 @@ def spread(arguments: Sequence[str]) -> list[str]:
     for argument in arguments:
         if values > 1 and _is_number(argument):
             result.append("--radius")
-        values = 1 if argument == "--radius" else values + 1 if values and (values == 1 or _is_number(argument)) else 0
+        if argument == "--radius" or argument.startswith("--radius="):
+            values = 2 if "=" in argument else 1
+        else:
+            values = values + 1 if values and (values == 1 or _is_number(argument)) else 0
         result.append(argument)
     return result
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from inface.lab.errors import LabError
+
 from .options import DataFolder, one_of
 
 __all__ = ["app"]
@@ -15,7 +17,7 @@ app = typer.Typer(help="The data sets: what is there, and fetching the rest.", n
 
 @app.command()
 def status(data: DataFolder = None) -> None:
-    """Say which data sets are there, and whether they are whole.
+    """Say which data sets are there, and whether they are whole; exit code 1 if one is damaged.
 
     [bold]Examples[/bold]
 
@@ -31,11 +33,14 @@ def status(data: DataFolder = None) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("data set", "state", "contents"):
         table.add_column(heading)
-    for found in look(where):
+    sets = look(where)
+    for found in sets:
         table.add_row(found.name, found.state, found.detail)
     console = Console()
     console.print(table)
     console.print(f"\nfolder: {where}", soft_wrap=True, highlight=False, markup=False)
+    if any(found.state == "damaged" for found in sets):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -62,10 +67,11 @@ def fetch(
     """
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
+    from inface.lab.data import REMOTES, folder
     from inface.lab.data import fetch as download
-    from inface.lab.data import folder
+    from inface.lab.data import status as look
 
-    where = folder(data)
+    where, wanted = folder(data), names or list(REMOTES)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns) as progress:
         tasks: dict[str, TaskID] = {}
@@ -75,6 +81,9 @@ def fetch(
                 tasks[file] = progress.add_task(file)
             progress.update(tasks[file], completed=done, total=total)
 
-        for name in names or ("mnist", "cifar10"):
+        for name in wanted:
             download(name, where, progress=show)
-    typer.echo(f"{', '.join(names or ('mnist', 'cifar10'))}: in {where}")
+    for found in look(where):
+        if found.name in wanted and found.state == "damaged":
+            raise LabError(f"{found.detail}; delete it and fetch again")
+    typer.echo(f"{', '.join(wanted)}: in {where}")

@@ -110,23 +110,30 @@ class _Lines(_Watcher):
     def begin(self) -> None:
         self.begun = time.perf_counter()
         self.printed = 0.0
+        self.since: tuple[float, int] | None = None
         if self.start["step"]:
             self._print(f"continued after gradient {self.start['step']} of {self.start['steps']}")
 
     def end_of_epoch(self, record: Record) -> None:
-        here = record["step"] - self.start["step"]
-        left = (time.perf_counter() - self.begun) * (self.start["steps"] - record["step"]) / max(1, here)
         now, last = time.perf_counter(), record["epoch"] == self.start["epochs"]
         if now - self.printed < QUIET and not last:
             return
         self.printed = now
+        if self.since is None:  # the first epoch has loaded code too, and says little about the others
+            self.since, left = (now, record["step"]), ""
+        else:
+            rate = (now - self.since[0]) / (record["step"] - self.since[1])
+            left = f", {rate * (self.start['steps'] - record['step']):.0f} s left"
         width = len(str(self.start["epochs"]))
         done = f"epoch {record['epoch']:>{width}}/{self.start['epochs']}"
-        self._print(f"{done}  {self.state(record)}  {record['seconds']:.1f} s, {left:.0f} s left")
+        self._print(f"{done}  {self.state(record)}  {record['seconds']:.1f} s{left}")
 
     def _print(self, text: str) -> None:
         line = f"{self.label}  {text}" if self.label else text
-        self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+        try:
+            self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+        except SystemExit:  # rich's answer when nobody reads any more; the run goes on
+            self.console = Console(quiet=True)
 
 
 def _number(value: float | None) -> str:

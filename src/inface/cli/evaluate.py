@@ -17,6 +17,12 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN", show_default=False)],
     *,
     data: DataFolder = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(
+            help="Where your own experiment is, if its file has moved: path/to/file.py:name.", show_default=False
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure the saved network of a run again, from its weights and the data.
@@ -32,7 +38,7 @@ def evaluate(
 
     from .tables import print_measured
 
-    measured = measure_again(Run(run), data=data)
+    measured = measure_again(Run(run), data=data, experiment=experiment)
     if as_json:
         typer.echo(json.dumps(measured, indent=1))
     else:

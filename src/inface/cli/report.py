@@ -14,7 +14,10 @@ __all__ = ["report"]
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.", metavar="RUN", show_default=False)],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of runs, or folders that hold them.", metavar="RUN", show_default=False),
+    ],
     *,
     out: Annotated[Path, typer.Option(help="The HTML file.", metavar="FILE")] = Path("report.html"),
     figures: Annotated[
@@ -41,10 +44,12 @@ def report(
     $ inface report runs/* --out comparison.html --figures figures --format png --format svg
     """
     from inface.lab.report import Format, write_report
-    from inface.lab.run import Run
+    from inface.lab.run import runs_in
 
     kinds = cast("Sequence[Format]", formats or ["svg"])  # which it checks
-    page = write_report([Run(run) for run in runs], out, figures=figures, formats=kinds, title=title)
+    page = write_report(
+        [run for folder in runs for run in runs_in(folder)], out, figures=figures, formats=kinds, title=title
+    )
     typer.echo(f"written: {page}")
     if figures:
         typer.echo(f"pictures: {figures}")

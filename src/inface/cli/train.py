@@ -165,7 +165,7 @@ def train(
         "measured_on": None if validate is None else "validation" if validate else "test",
         "threads": threads,
     }
-    from inface.lab.building import settings_of
+    from inface.lab.building import settings_for
     from inface.lab.run import Run
     from inface.lab.training import train as train_run
 
@@ -173,12 +173,14 @@ def train(
     from .tables import print_summary
 
     base: dict[str, Any] = {}
-    if resume and (out / "config.json").is_file():
+    if resume and (experiment is None or (out / "config.json").is_file()):
         base = Run(out).settings.to_dict()
+        given["options"] = {**base["options"], **(given["options"] or {})}
     chosen = {**base, **{key: value for key, value in given.items() if value is not None}}
     if "experiment" not in chosen:
         raise ArgumentError(f"EXPERIMENT is missing: {', '.join(EXPERIMENTS)}, or file.py:name")
-    settings = settings_of(chosen)
+    settings = settings_for(**chosen)
+    _refuse_what_it_ignores(settings.method, given)
     with display() as watch:
         run = train_run(
             settings,
@@ -190,6 +192,17 @@ def train(
             checkpoint_seconds=checkpoint_seconds,
         )
     print_summary(run)
+
+
+def _refuse_what_it_ignores(method: str, given: dict[str, Any]) -> None:
+    ignored = {
+        "sgd": ("constrained_lr", "radius", "in_face", "every_gradient"),
+        "sfw": ("in_face", "every_gradient"),
+        "sfw-if": (),
+    }
+    for name in ignored[method]:
+        if given[name] is not None:
+            raise ArgumentError(f"--{name.replace('_', '-')} means nothing to --method {method}")
 
 
 def located(experiment: str) -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from inface.lazy import exports
 
 if TYPE_CHECKING:
+    from .building import settings_for
     from .errors import ArgumentError, Diverged, LabError
     from .evaluation import evaluate, rebuild
     from .experiment import Data, Experiment, Metric, Split, accuracy, mean_squared_error
@@ -30,6 +31,7 @@ __all__ = [
     "find",
     "mean_squared_error",
     "rebuild",
+    "settings_for",
     "train",
     "write_report",
 ]
@@ -52,6 +54,7 @@ __getattr__, __dir__ = exports(
         "find": "experiments",
         "mean_squared_error": "experiment",
         "rebuild": "evaluation",
+        "settings_for": "building",
         "train": "training",
         "write_report": "report",
     },

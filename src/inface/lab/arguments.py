@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -27,7 +28,9 @@ def bind(name: str, function: Callable[..., Any], options: Mapping[str, Any]) ->
     Traceback (most recent call last):
     inface.lab.errors.ArgumentError: mine: option kind: wanted relu or sigmoid, got sigmod; did you mean sigmoid?
     """
-    parameters = inspect.signature(function, eval_str=True).parameters
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    every = inspect.signature(function, eval_str=True).parameters
+    parameters = {key: parameter for key, parameter in every.items() if parameter.kind not in several}
     for key in options:
         if key not in parameters:
             known = f"; it has {', '.join(parameters) or 'none'}"
@@ -68,14 +71,16 @@ def _converted(value: Any, kind: Any) -> Any:
         return truth[str(value).lower()]
     if kind in (int, float):
         return _number(value, kind)
-    return str(value) if kind is str else value
+    if kind is not str:
+        raise ValueError(f"a function whose option is an int, float, bool, str or Literal, found {kind}")
+    return str(value)
 
 
 def _number(value: Any, kind: type[int | float]) -> float:
     wanted = "a whole number" if kind is int else "a number"
     try:
         number = float(value)
-        exact = kind is float or number == int(number)
+        exact = math.isfinite(number) and (kind is float or number == int(number))
     except (ValueError, OverflowError):
         exact = False
     if not exact:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,21 +18,31 @@ from inface.sets import NuclearBall, SpectralBall
 
 from .data import folder as data_folder
 from .errors import ArgumentError
-from .experiment import Data, Experiment
+from .experiment import Data, Experiment, Split
 from .experiments import find, options_of
 from .settings import Settings
 
-__all__ = ["experiment_of", "load_data", "make_model", "make_optimizer", "resolve", "settings_of", "surroundings"]
+__all__ = [
+    "experiment_of",
+    "fingerprint",
+    "load_data",
+    "make_model",
+    "make_optimizer",
+    "parts",
+    "resolve",
+    "settings_for",
+    "surroundings",
+]
 
 
-def settings_of(given: Mapping[str, Any]) -> Settings:
-    """Settings with the experiment's own defaults where nothing is given.
+def settings_for(experiment: str, **given: Any) -> Settings:
+    """Settings with the experiment's own defaults where nothing is given, as on the command line.
 
-    >>> settings_of({"experiment": "digits", "seed": 3}).epochs, settings_of({"experiment": "digits", "epochs": 7}).epochs
+    >>> settings_for("digits").epochs, settings_for("digits", epochs=7).epochs
     (100, 7)
     """
-    defaults = find(given["experiment"], given.get("options")).defaults
-    return Settings.from_dict({**defaults, **given})
+    defaults = find(experiment, given.get("options")).defaults
+    return Settings.from_dict({**defaults, **given, "experiment": experiment})
 
 
 def experiment_of(settings: Settings) -> Experiment:
@@ -45,19 +56,21 @@ def experiment_of(settings: Settings) -> Experiment:
 
 
 def resolve(settings: Settings) -> Settings:
-    """The settings with everything said that they leave to the experiment: its options and its radii.
+    """The settings with everything said that they leave to the experiment, its options and its radii; and nothing else.
+
+    What a method does not look at is as if it had not been given.
 
     >>> resolve(Settings("synthetic", options={"edges": "5"})).radius
     (5.0, 5.0)
     """
+    settings = replace(settings, options=options_of(settings.experiment, settings.options))
+    if settings.method == "sgd":
+        return replace(settings, radius=None, constrained_lr=None, in_face="away", every_gradient=False)
+    if settings.method == "sfw":
+        settings = replace(settings, in_face="away", every_gradient=False)
     radii = [set_.radius for set_ in experiment_of(settings).sets.values()]
-    return replace(
-        settings,
-        options=options_of(settings.experiment, settings.options),
-        radius=tuple(radius for radius in radii if isinstance(radius, float))
-        if radii and all(isinstance(radius, float) for radius in radii)
-        else None,
-    )
+    known = [radius for radius in radii if isinstance(radius, float)]
+    return replace(settings, radius=tuple(known) if known and len(known) == len(radii) else None)
 
 
 def load_data(experiment: Experiment, folder: str | Path | None) -> Data:
@@ -69,6 +82,27 @@ def load_data(experiment: Experiment, folder: str | Path | None) -> Data:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return experiment.data(data_folder(folder))
+
+
+def parts(settings: Settings, data: Data) -> tuple[Split, Split]:
+    """What to train on, and what to measure on."""
+    try:
+        return data.parts(settings.measured_on)
+    except ArgumentError as error:
+        raise ArgumentError(f"{settings.experiment}: {error}") from None
+
+
+def fingerprint(split: Split) -> int:
+    """A number that tells one data set from another: of all targets, and of every hundredth number of the inputs or so.
+
+    >>> import torch
+    >>> x = torch.arange(500.0).reshape(250, 2)
+    >>> fingerprint(Split(x, x)) == fingerprint(Split(x.clone(), x)), fingerprint(Split(x, x)) == fingerprint(Split(x + 1, x))
+    (True, False)
+    """
+    sample = split.inputs.flatten()[::97].contiguous()
+    found = zlib.crc32(split.targets.contiguous().numpy().tobytes())
+    return zlib.crc32(sample.numpy().tobytes(), found)
 
 
 def make_model(settings: Settings, experiment: Experiment) -> nn.Module:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from .building import experiment_of, load_data, make_optimizer, surroundings
+from .building import experiment_of, load_data, make_optimizer, parts, surroundings
 from .errors import LabError
 from .experiment import Experiment, Split
 from .measuring import exact_gap, finite, kept, score, sparsity
@@ -18,28 +19,32 @@ from .settings import Settings
 __all__ = ["evaluate", "measure", "rebuild"]
 
 
-def evaluate(run: Run, *, data: str | Path | None = None) -> dict[str, Any]:
-    """Measure the saved network of a run again: what ``summary.json`` says of it, from its weights."""
-    settings, experiment, model = rebuild(run)
+def evaluate(run: Run, *, data: str | Path | None = None, experiment: str | None = None) -> dict[str, Any]:
+    """Measure the saved network of a run again: what ``summary.json`` says of it, from its weights.
+
+    Args:
+        run: a finished run.
+        data: the data folder, if it is not the usual one.
+        experiment: where the experiment is to be found, if its file has moved since.
+    """
+    settings, found, model = rebuild(run, experiment)
     with surroundings(settings.threads):
-        loaded = load_data(experiment, data)
-        train_split, split = loaded.parts(settings.measured_on)
-        optimizer = make_optimizer(settings, experiment, model)
-        return measure(model, experiment, train_split, split, optimizer)
+        train_split, split = parts(settings, load_data(found, data))
+        return measure(model, found, train_split, split, make_optimizer(settings, found, model))
 
 
-def rebuild(run: Run) -> tuple[Settings, Experiment, nn.Module]:
-    """The settings, the experiment and the trained network of a run."""
-    settings = run.settings
-    experiment = experiment_of(settings)
+def rebuild(run: Run, experiment: str | None = None) -> tuple[Settings, Experiment, nn.Module]:
+    """The settings, the experiment and the trained network of a run; ``experiment`` as in :func:`evaluate`."""
+    settings = run.settings if experiment is None else replace(run.settings, experiment=experiment)
+    found = experiment_of(settings)
     with torch.random.fork_rng(devices=[]):
-        model = experiment.model()
+        model = found.model()
     try:
         model.load_state_dict(run.weights())
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise LabError(f"{run.model_file}: does not fit the network of {settings.experiment}: {reason}") from None
-    return settings, experiment, model
+    return settings, found, model
 
 
 def measure(

@@ -78,7 +78,7 @@ class Data:
         if self.validation is not None:
             return self.train, self.validation
         if not self.held_out:
-            raise ArgumentError("Data: there is no validation split; wanted validation= or held_out=")
+            raise ArgumentError("has no validation data (--validate); its Data needs validation= or held_out=")
         return self.train[: -self.held_out], self.train[-self.held_out :]
 
 
@@ -106,7 +106,11 @@ def _correct(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _squares(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs - targets).square().flatten(1).mean(1).sum()
+    if outputs.shape != targets.shape:
+        raise ArgumentError(
+            f"MSE: wanted outputs of the targets' shape {tuple(targets.shape)}, got {tuple(outputs.shape)}"
+        )
+    return (outputs - targets).square().reshape(len(targets), -1).mean(1).sum()
 
 
 accuracy = Metric("accuracy", _correct, unit="%", scale=100.0)
@@ -153,7 +157,7 @@ class Experiment:
         """The same experiment with other radii: one for all constrained layers, or one for each."""
         if len(radii) not in (1, len(self.sets)):
             raise ArgumentError(
-                f"radius: wanted 1 or {len(self.sets)} numbers, for {', '.join(self.sets) or 'no constrained layer'}; got {len(radii)}"
+                f"radius: wanted {'1' if len(self.sets) < 2 else f'1 or {len(self.sets)}'} numbers, for {', '.join(self.sets) or 'no constrained layer'}; got {len(radii)}"
             )
         if not all(0 < radius < math.inf for radius in radii):
             raise ArgumentError(f"radius: wanted numbers > 0, got {' '.join(f'{radius:g}' for radius in radii)}")

@@ -125,19 +125,20 @@ def options_of(name: str, options: Mapping[str, Any] | None = None) -> dict[str,
     found = _named(name)
     if isinstance(found, Experiment):
         return {}
-    given = bind(name, found, options or {})
-    return {key: given.get(key, parameter.default) for key, parameter in inspect.signature(found).parameters.items()}
+    parameters = inspect.signature(found).parameters
+    defaults = {key: each.default for key, each in parameters.items() if each.default is not each.empty}
+    return bind(name, found, {**defaults, **(options or {})})
 
 
 def _named(name: str) -> Experiment | Callable[..., Any]:
     if name in BUILT_IN:
         return BUILT_IN[name]
-    file, colon, attribute = name.rpartition(":")
+    file, colon, attribute = name.rpartition(":") if not name.endswith(".py") else (name, ":", "")
     if not colon or not file.endswith(".py"):
         others = f"; wanted {', '.join(BUILT_IN)}, or path/to/file.py:name"
         raise ArgumentError(f"there is no experiment {name}{suggestion(name, BUILT_IN) or others}")
     module = _module(Path(file))
-    found = getattr(module, attribute, None)
+    found = getattr(module, attribute, None) if attribute else None
     if isinstance(found, Experiment) or (callable(found) and not isinstance(found, type)):
         return found
     known = [
@@ -147,6 +148,8 @@ def _named(name: str) -> Experiment | Callable[..., Any]:
         or (inspect.isfunction(value) and value.__module__ == module.__name__ and "return" in value.__annotations__)
     ]
     listed = f"; it has {', '.join(known) or 'none'}"
+    if not attribute:
+        raise ArgumentError(f"{file}: say which experiment, {file}:NAME{listed}")
     raise ArgumentError(f"{file}: has no experiment {attribute}{suggestion(attribute, known) or listed}")
 
 

@@ -31,6 +31,9 @@ def replacing(path: Path) -> Iterator[Path]:
     ...     path.read_text(), [file.name for file in Path(folder).iterdir()]
     ('1 2 3', ['numbers.txt'])
     """
+    path = path.resolve()  # what a link points to is replaced, not the link
+    if path.exists() and not path.is_file():
+        raise LabError(f"{path}: cannot be written: it is not a regular file")
     partial: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 THETAS = (100, 50, 25, 10, 5, 2, 1)
+THRESHOLD = 1e-3  # the paper counts smaller edges as zero
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,7 @@ def edges_per_node(weight: Tensor) -> float:
     >>> edges_per_node(torch.tensor([[0.5, 0.0, 0.0009], [0.1, -0.2, 0.0]]))
     1.5
     """
-    nodes = weight.shape[0] if weight.ndim > 1 else 1
-    return int((weight.detach().abs() >= 1e-3).sum()) / nodes
+    return int((weight.detach().abs() >= THRESHOLD).sum()) / _nodes(weight)
 
 
 def sparsity(model: nn.Module, experiment: Experiment) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
@@ -112,8 +112,7 @@ def sparsity(model: nn.Module, experiment: Experiment) -> tuple[dict[str, dict[s
     parameters = dict(model.named_parameters())
     layers: dict[str, dict[str, float]] = {}
     for name in names:
-        shape = parameters[name].shape
-        nodes = shape[0] if len(shape) > 1 else 1
+        nodes = _nodes(parameters[name])
         inputs = parameters[name].numel() // max(1, nodes)
         layers[name] = {**asdict(counted.layers[name]), "inputs": inputs, "nodes": nodes}
     return layers, {"percent": counted.percent, "count": counted.count, "total": counted.total}
@@ -134,3 +133,7 @@ def exact_gap(model: nn.Module, experiment: Experiment, split: Split, optimizer:
 def finite(number: float | None) -> float | None:
     """A number that JSON can hold, None where it is not finite."""
     return number if number is not None and number - number == 0 else None
+
+
+def _nodes(weight: Tensor) -> int:
+    return weight.shape[0] if weight.ndim > 1 else 1

@@ -13,7 +13,7 @@ from .errors import ArgumentError, LabError
 from .files import read_json, read_lines, read_tensors
 from .settings import Settings
 
-__all__ = ["FORMAT", "Run"]
+__all__ = ["FORMAT", "Run", "runs_in"]
 
 FORMAT = 1
 
@@ -33,6 +33,17 @@ SUMMARY: dict[str, Any] = {
     "epochs": int,
     "seconds": NUMBER,
 }
+
+
+def runs_in(path: str | Path) -> list[Run]:
+    """The run of a folder, or the runs of the folders in it, by name.
+
+    >>> runs_in("no-such-folder")
+    Traceback (most recent call last):
+    inface.lab.errors.ArgumentError: no-such-folder: holds no run; wanted a folder written by inface train
+    """
+    inside = sorted(file.parent for file in Path(path).glob("*/config.json"))
+    return [Run(path)] if (Path(path) / "config.json").is_file() or not inside else [Run(folder) for folder in inside]
 
 
 class Run:

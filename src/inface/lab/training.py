@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import platform
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,8 +16,9 @@ from torch import Tensor
 from inface import FrankWolfe
 
 from . import plain
-from .building import experiment_of, load_data, make_model, make_optimizer, resolve, surroundings
-from .errors import ArgumentError, Diverged, LabError
+from .building import experiment_of, fingerprint, load_data, make_model, make_optimizer, parts, resolve, surroundings
+from .claiming import claimed, clear, config, settled
+from .errors import Diverged, LabError
 from .evaluation import measure
 from .experiment import Experiment
 from .files import write_json, write_tensors
@@ -33,8 +30,9 @@ __all__ = ["Record", "train"]
 
 Record = dict[str, Any]
 
-POINTS = 500  # of the series over gradients, at most
-MEMORY = 0.95  # of the smoothed gap: it looks back about 20 points of the series
+POINTS = 20  # of the series over gradients, in an epoch
+MOST_POINTS = 2000  # in all
+MEMORY = 1 - 1 / POINTS  # of the smoothed gap: it looks back about an epoch
 
 
 def train(
@@ -69,21 +67,16 @@ def train(
     (['config.json', 'metrics.jsonl', 'model.safetensors', 'summary.json'], 12)
     """
     settings = resolve(settings)
-    experiment = experiment_of(settings)
     path = Path(out)
-    with _locked(path):
-        previous = Run(path) if (path / "config.json").is_file() else None
-        if previous and not (resume or overwrite):
-            raise ArgumentError(f"{path}: already holds a run; --resume continues it, --overwrite throws it away")
-        if previous and not overwrite:
-            settings = _same(settings, previous)
-            if previous.finished:
-                previous.checkpoint_file.unlink(missing_ok=True)
-                return previous
+    with claimed(path):
+        previous, settings = settled(path, settings, resume=resume, overwrite=overwrite)
+        if previous and previous.finished:
+            previous.checkpoint_file.unlink(missing_ok=True)
+            return previous
         with surroundings(settings.threads):
             settings = replace(settings, threads=torch.get_num_threads())
-            trainer = _Trainer(settings, experiment, path, data)
-            trainer.begin(fresh=previous is None or overwrite, watch=watch or (lambda _: None))
+            trainer = _Trainer(settings, experiment_of(settings), path, data)
+            trainer.begin(fresh=previous is None, watch=watch or (lambda _: None))
             trainer.run(checkpoint_seconds)
     return Run(path)
 
@@ -95,7 +88,8 @@ class _Trainer:
         self.settings, self.experiment, self.path = settings, experiment, path
         data = load_data(experiment, folder)
         self.image = data.image
-        self.train, self.split = data.parts(settings.measured_on)
+        self.train, self.split = parts(settings, data)
+        self.fingerprint = fingerprint(self.train)
         self.model = make_model(settings, experiment)
         self.optimizer = make_optimizer(settings, experiment, self.model)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -105,10 +99,11 @@ class _Trainer:
         self.epoch_steps = -(-len(self.train) // settings.batch_size)
         self.total = settings.epochs * self.epoch_steps
         # Even, so that the series shows the points between iterations, never those between the halves of one.
-        self.stride = 2 * -(-self.total // (2 * POINTS))
+        self.stride = 2 * math.ceil(max(self.epoch_steps / POINTS, self.total / MOST_POINTS) / 2)
         self.step = 0
         self.loss_sum = 0.0
         self.gap = self.smoothed = math.nan
+        self.points = 0
         self.seconds = 0.0
 
     # ------------------------------------------------------------------ beginning, and continuing
@@ -116,8 +111,8 @@ class _Trainer:
     def begin(self, *, fresh: bool, watch: Callable[[Record], None]) -> None:
         self.watch = watch
         if fresh:
-            _clear(self.path)
-            write_json(self.path / "config.json", _config(self.settings))
+            clear(self.path)
+            write_json(self.path / "config.json", config(self.settings))
         self.folder = Run(self.path)
         checkpoint = self.folder.checkpoint_file
         offset = self._restore(checkpoint) if checkpoint.is_file() else 0
@@ -142,11 +137,13 @@ class _Trainer:
 
     def _restore(self, file: Path) -> int:
         state = plain.load(file)
+        if isinstance(state, dict) and state.get("data") != self.fingerprint:
+            raise LabError(f"{file}: was trained on other data than what is there; --overwrite starts it again")
         try:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.loss_sum, self.seconds = state["step"], state["loss_sum"], state["seconds"]
-            self.gap, self.smoothed = state["gap"], state["smoothed"]
+            self.gap, self.smoothed, self.points = state["gap"], state["smoothed"], state["points"]
             torch.set_rng_state(state["random"])
             return int(state["offset"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -158,12 +155,14 @@ class _Trainer:
         plain.save(
             self.folder.checkpoint_file,
             {
+                "data": self.fingerprint,
                 "model": dict(self.model.state_dict()),
                 "optimizer": self.optimizer.state_dict(),
                 "step": self.step,
                 "loss_sum": self.loss_sum,
                 "gap": self.gap,
                 "smoothed": self.smoothed,
+                "points": self.points,
                 "seconds": self.seconds,
                 "random": torch.get_rng_state(),
                 "offset": self.metrics.tell(),
@@ -226,8 +225,10 @@ class _Trainer:
         """The gap at the last first half, and its moving average over the points of the series."""
         if isinstance(self.optimizer, FrankWolfe):
             self.gap = float(self.optimizer.gap)
-            average = MEMORY * self.smoothed + (1 - MEMORY) * self.gap
-            self.smoothed = self.gap if math.isnan(self.smoothed) else average
+            self.points += 1
+            # An exponential moving average, corrected for the start as in Adam: the first value is the first gap.
+            weight = (1 - MEMORY) / (1 - MEMORY**self.points)
+            self.smoothed = self.gap if self.points == 1 else self.smoothed + weight * (self.gap - self.smoothed)
 
     def _gaps(self) -> Record:
         return {"gap": finite(self.gap), "smoothed_gap": finite(self.smoothed)}
@@ -254,7 +255,10 @@ class _Trainer:
         self.loss_sum = 0.0
 
     def _record(self, record: Record) -> None:
-        self.metrics.write(json.dumps(record, allow_nan=False) + "\n")
+        try:
+            self.metrics.write(json.dumps(record, allow_nan=False) + "\n")
+        except OSError as error:
+            raise LabError(f"{self.folder.metrics_file}: cannot be written: {error.strerror}") from None
         self.watch(record)
 
     def _finish(self) -> None:
@@ -292,70 +296,5 @@ class _Trainer:
         return f"{self.path}: the loss became {value} {where}; try {', or '.join(tries)}"
 
 
-def _config(settings: Settings) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        **settings.to_dict(),
-        "source": _digest(settings.experiment),
-        "versions": {
-            "inface": version("inface"),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-        },
-    }
-
-
-def _digest(experiment: str) -> str | None:
-    """The SHA-256 of the file that an experiment of one's own is written in."""
-    file = Path(experiment.rpartition(":")[0])
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.suffix == ".py" and file.is_file() else None
-
-
-def _same(settings: Settings, previous: Run) -> Settings:
-    """The settings of the run that is there, if they are those asked for."""
-    wanted = settings.to_dict()
-    for name, value in wanted.items():
-        found = previous.config.get(name)
-        if found != value and not (name == "threads" and value is None):
-            raise ArgumentError(
-                f"{previous.path}: was begun with {name} {found}, wanted {value}; --overwrite starts it again"
-            )
-    if previous.config.get("source") != _digest(settings.experiment):
-        file = settings.experiment.rpartition(":")[0]
-        raise ArgumentError(f"{file}: has changed since {previous.path} was begun; --overwrite starts it again")
-    return previous.settings
-
-
 def _listed(numbers: tuple[float, ...]) -> str:
     return " ".join(f"{number:g}" for number in numbers)
-
-
-def _clear(path: Path) -> None:
-    """Throw away what an earlier run left; its settings last, so that a kill meanwhile leaves a run and not its ruins."""
-    for pattern in (
-        "summary.json",
-        "model.safetensors",
-        "checkpoint.safetensors",
-        ".*.part",
-        "metrics.jsonl",
-        "config.json",
-    ):
-        for file in path.glob(pattern):
-            file.unlink(missing_ok=True)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    from filelock import FileLock, Timeout
-
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(f"{path}: cannot be the folder of a run: {error.strerror}") from None
-    lock = FileLock(path / ".lock", timeout=0)
-    try:
-        with lock:
-            yield
-    except Timeout:
-        raise ArgumentError(f"{path}: another process is training there") from None

@@ -33,8 +33,8 @@ class Synthetic:
 
 def synthetic(
     edges: int = 10,
-    snr: float = 5.0,
-    activation: Literal["relu", "sigmoid"] = "relu",
+    snr: float = 10.0,
+    activation: Literal["relu", "sigmoid"] = "sigmoid",
     trial: int = 0,
     samples: tuple[int, int, int] = (100_000, 20_000, 100_000),
 ) -> Synthetic:

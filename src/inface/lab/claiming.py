@@ -1,0 +1,117 @@
+"""Who may train in a folder, and what an earlier run in it means: the protocol between runs and their folders."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .errors import ArgumentError, LabError
+from .files import read_json
+from .run import FORMAT, Run
+from .settings import Settings
+
+__all__ = ["claimed", "clear", "config", "settled"]
+
+FILES = ("summary.json", "model.safetensors", "checkpoint.safetensors", "metrics.jsonl", "config.json")
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """The folder, made if it is not there, for this process alone; a folder that nothing was written into vanishes."""
+    from filelock import FileLock, Timeout
+
+    there = path.is_dir()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path / ".lock", timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise ArgumentError(f"{path}: another process is training there") from None
+    except OSError as error:
+        raise ArgumentError(f"{path}: cannot be the folder of a run: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+        if not there and all(file.name == ".lock" for file in path.iterdir()):
+            (path / ".lock").unlink(missing_ok=True)
+            path.rmdir()
+
+
+def settled(path: Path, settings: Settings, *, resume: bool, overwrite: bool) -> tuple[Run | None, Settings]:
+    """The run to continue, if there is one, with its settings; else none, with those given."""
+    found = [name for name in FILES if (path / name).exists()]
+    if not found:
+        return None, settings
+    ours = "config.json" in found and _is_ours(path / "config.json")
+    if not ours:
+        raise ArgumentError(f"{path}: holds {', '.join(found)} of something else; wanted a folder of its own for a run")
+    if overwrite:
+        return None, settings
+    if not resume:
+        raise ArgumentError(f"{path}: already holds a run; --resume continues it, --overwrite throws it away")
+    return Run(path), _same(settings, Run(path))
+
+
+def clear(path: Path) -> None:
+    """Throw away what an earlier run left; its settings last, so that a kill meanwhile leaves a run and not its ruins."""
+    for pattern in (".*.part", *FILES):
+        for file in path.glob(pattern):
+            file.unlink(missing_ok=True)
+
+
+def config(settings: Settings) -> dict[str, Any]:
+    """What ``config.json`` says: everything needed to run it again."""
+    return {
+        "format": FORMAT,
+        **settings.to_dict(),
+        "source": _digest(settings.experiment),
+        "versions": {
+            "inface": version("inface"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+        },
+    }
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a ``config.json`` was written by a run; a damaged one was, as far as anybody knows."""
+    try:
+        data = read_json(file)
+    except LabError:
+        return True
+    return {"format", "experiment", "method"} <= data.keys()
+
+
+def _digest(experiment: str) -> str | None:
+    """The SHA-256 of the file that an experiment of one's own is written in."""
+    file = Path(experiment.rpartition(":")[0])
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.suffix == ".py" and file.is_file() else None
+
+
+def _same(settings: Settings, previous: Run) -> Settings:
+    """The settings of the run that is there, if they are those asked for; the file of an experiment may have moved."""
+    begun, source = previous.settings, _digest(settings.experiment)
+    if source is not None and begun.experiment.rpartition(":")[2] == settings.experiment.rpartition(":")[2]:
+        if previous.config.get("source") != source:
+            file = settings.experiment.rpartition(":")[0]
+            raise ArgumentError(f"{file}: has changed since {previous.path} was begun; --overwrite starts it again")
+        begun = replace(begun, experiment=settings.experiment)
+    if settings.threads is None:
+        settings = replace(settings, threads=begun.threads)
+    for name, wanted in settings.to_dict().items():
+        found = begun.to_dict()[name]
+        if found != wanted:
+            raise ArgumentError(
+                f"{previous.path}: was begun with {name} {found}, wanted {wanted}; --overwrite starts it again"
+            )
+    return begun
