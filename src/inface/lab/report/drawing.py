@@ -167,6 +167,7 @@ def _fit(axes: Axes, width: float, height: float) -> None:
         letters = max((len(label.get_text()) for label in axes.get_yticklabels()), default=0)
         left = 0.16 + 0.075 * letters + (0.22 if axes.get_ylabel() else 0)
         right, bottom, top = 0.12, 0.48, 0.32 if axes.get_title("left") else 0.12
+    top += 0.17 * axes.get_title("left").count("\n")
     axes.set_position((left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height))
 
 

@@ -12,6 +12,7 @@ from inface.lab.measuring import THETAS
 from inface.lab.run import Run
 
 from .boxes import boxes
+from .comparison import Comparison
 from .drawing import Drawing, Key, Panel, dashes, plain
 from .groups import Group, Measure, mapping, measure, method_name, number, positive
 from .palette import Look, look
@@ -25,15 +26,18 @@ __all__ = ["figures"]
 Series = tuple[list[float], list[float]]
 
 
-def figures(groups: Sequence[Group], prefix: str) -> list[Drawing]:
-    """All figures that the runs of one experiment have something for; ``prefix`` makes their names unique."""
+def figures(groups: Sequence[Group], rows: Sequence[Comparison], prefix: str) -> list[Drawing]:
+    """All figures that the runs of one experiment have something for, whose table has ``rows``.
+
+    ``prefix`` makes the names of the figures unique.
+    """
     runs = [run for group in groups for run in group.runs]
     metric = measure(runs)
     records = {id(run): _records(run) for run in runs}
     trials = boxes(groups, metric)
     several = len({group.problem for group in groups}) > 1  # then the boxes are what shows all of them at once
     found = [
-        first_layer(groups),
+        first_layer(rows),
         *(trials if several else []),
         _kept(groups, metric),
         _gap(groups, records),

@@ -49,6 +49,18 @@ class Section:
         return [(name, [row for row in self.rows if row.problem == name]) for name in names]
 
     @property
+    def settings(self) -> list[tuple[str, str, bool]]:
+        """What the table does not say of each method: its settings, whether there are others that differ by row."""
+        shared = {row.name: row.shared for row in self.rows}
+        several = {row.name for row in self.rows if row.label != row.name}
+        return [(name, text, name in several) for name, text in shared.items() if text]
+
+    @property
+    def repeated(self) -> bool:
+        """Whether a row is of more than one run."""
+        return any(row.count > 1 for row in self.rows)
+
+    @property
     def unfinished(self) -> list[Run]:
         """The runs that the table leaves out."""
         return [run for run in self.runs if not run.finished]
@@ -62,7 +74,8 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         members = [group for group in groups if group.experiment == name]
         rows = compare(_runs(members))
         slug = _slug(name, {section.slug for section in found})
-        found.append(Section(name, slug, headline(rows), columns(rows), rows, figures(members, slug), _runs(members)))
+        drawings = figures(members, rows, slug)
+        found.append(Section(name, slug, headline(rows), columns(rows), rows, drawings, _runs(members)))
     return found
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from inface.lab.measuring import THRESHOLD, edges_per_node
 from inface.lab.run import Run
 
+from .comparison import Comparison, best_first
 from .drawing import Drawing, Panel, plain
-from .groups import Group, mapping, method_name
+from .groups import mapping
 from .palette import NEGATIVE, POSITIVE
 
 if TYPE_CHECKING:
@@ -20,35 +24,65 @@ if TYPE_CHECKING:
 
 __all__ = ["first_layer"]
 
-COUNTED = 1e-3  # smaller edges count as zero in the tables, and are the faintest here
-
 _SIDE = 8  # at most so many nodes in a row, and rows
 
 
-def first_layer(groups: Sequence[Group]) -> Drawing | None:
-    """One panel for each method: the same number of nodes, each the image of its weights."""
-    found: dict[str, tuple[Run, str, Tensor]] = {}
-    for group in groups:
-        for run in group.finished:
-            if group.method not in found and (layer := _layer(run)) is not None:
-                found[group.method] = (run, *layer)
-    if not found:
+@dataclass(frozen=True)
+class _Picture:
+    row: Comparison
+    layer: str
+    images: Tensor  # nodes, channels, height, width
+
+
+def first_layer(rows: Sequence[Comparison]) -> Drawing | None:
+    """One panel for each method, of the best of its settings: the same number of nodes, each the image of its weights."""
+    methods = dict.fromkeys(row.method for row in rows)
+    pictures = [found for method in methods if (found := _picture([row for row in rows if row.method == method]))]
+    if not pictures:
         return None
-    nodes = min(len(images) for _, _, images in found.values())
+    nodes = min(len(picture.images) for picture in pictures)
     columns = min(_SIDE, math.ceil(math.sqrt(nodes)))
     nodes = min(nodes, columns * min(_SIDE, max(1, nodes // columns)))
-    panels = [_panel(method, name, images, nodes, columns) for method, (_, name, images) in found.items()]
-    constrained = any(name in (mapping(run.summary.get("layers"))) for run, name, _ in found.values())
-    channels = max(images.shape[1] for _, _, images in found.values())
+    names = [_name(picture.row, rows) for picture in pictures]
+    separate = any(name != picture.row.name for name, picture in zip(names, pictures, strict=True))
+    chosen = len(rows) > len({(row.method, row.problem) for row in rows})
+    lines = max(len(_wrapped(name)) for name in names) if separate else 0
+    panels = [_panel(picture, name, nodes, columns, lines) for picture, name in zip(pictures, names, strict=True)]
     caption = (
         f"Each tile is one node of the first layer ({nodes} of them, the first ones), each pixel the weight of the edge "
-        "from that pixel of the input: orange positive, blue negative, stronger where larger, up to the ends of the scale; "
-        "where an edge is exactly zero "
-        "the tile is empty."
-        + (" Weights are summed over the channels of the input." if channels > 1 else "")
-        + ("" if constrained else " This layer is not constrained in any of the methods.")
+        "from that pixel of the input: orange positive, blue negative, stronger where larger, up to the ends of the "
+        "scale. Edges with |w| ≥ 0.001 are counted, on average over all nodes of the layer; smaller ones that are not "
+        "exactly zero are drawn faintly, and where an edge is exactly zero the tile is empty."
+        + (" Drawn is the setting of each method that is best with all its edges." if chosen else "")
+        + (" Of several runs, the first is drawn." if any(picture.row.count > 1 for picture in pictures) else "")
+        + (
+            " Weights are summed over the channels of the input."
+            if any(p.images.shape[1] > 1 for p in pictures)
+            else ""
+        )
+        + (
+            ""
+            if any(picture.layer in picture.row.layers for picture in pictures)
+            else " This layer is not constrained in any of the methods."
+        )
     )
     return Drawing("first-layer", "What the first layer looks at", caption, panels, (), len(panels))
+
+
+def _picture(rows: Sequence[Comparison]) -> _Picture | None:
+    """Of the best row of the first problem that has one."""
+    for problem in dict.fromkeys(row.problem for row in rows):
+        for row in best_first([row for row in rows if row.problem == problem]):
+            for run in row.runs:
+                if (layer := _layer(run)) is not None:
+                    return _Picture(row, *layer)
+    return None
+
+
+def _name(row: Comparison, rows: Sequence[Comparison]) -> str:
+    """The method, and which setting and which problem if there are others."""
+    several = len({other.problem for other in rows}) > 1
+    return ", ".join(filter(None, (row.label, row.problem if several else "")))
 
 
 def _layer(run: Run) -> tuple[str, Tensor] | None:
@@ -71,21 +105,26 @@ def _layer(run: Run) -> tuple[str, Tensor] | None:
     return None
 
 
-def _panel(method: str, name: str, images: Tensor, nodes: int, columns: int) -> Panel:
-    shown = images[:nodes]
-    edges = shown[0].numel()
-    used = float((images != 0).flatten(1).sum(1).float().mean())
-    title = f"{method_name(method)}: {used:.3g} of {edges} edges per node"
+def _panel(picture: _Picture, name: str, nodes: int, columns: int, lines: int) -> Panel:
+    """The name has so many lines of the title for itself, in all panels, which keeps their tiles side by side."""
+    shown = picture.images[:nodes]
+    used = f"{edges_per_node(picture.images):.1f}".removesuffix(".0")
+    counted = f"{used} of {shown[0].numel()} edges per node"
+    title = [*_wrapped(name), counted] if lines else [plain(f"{name}: {counted}", 46)]
     width = 4.0
     rows = -(-nodes // columns)
-    height = width * (rows * (shown.shape[2] + 1)) / (columns * (shown.shape[3] + 1)) + 0.64
+    height = width * (rows * (shown.shape[2] + 1)) / (columns * (shown.shape[3] + 1)) + 0.64 + 0.17 * lines
 
     def draw(axes: Axes) -> None:
         _mosaic(axes, shown.sum(1), columns)
-        axes.set_title(plain(title, 42))
+        axes.set_title("\n" * (lines + 1 - len(title)) + "\n".join(title))
 
-    words = f"{title}, weights of {nodes} nodes of {name} as images"
+    words = f"{name}: {counted}, weights of {nodes} nodes of {picture.layer} as images"
     return Panel(draw, words, (width, height))
+
+
+def _wrapped(name: str) -> list[str]:
+    return wrap(plain(name, 200), 44, max_lines=3, placeholder=" …")
 
 
 def _mosaic(axes: Axes, images: Tensor, columns: int) -> None:
@@ -97,18 +136,20 @@ def _mosaic(axes: Axes, images: Tensor, columns: int) -> None:
     gap = max(1, round(width / 14))
     tall, wide = height + gap, width + gap
     values = np.nan_to_num(images.numpy())
-    found = np.abs(values[np.abs(values) >= COUNTED])
+    found = np.abs(values[np.abs(values) >= THRESHOLD])
     scale = float(min(found.max(), 3 * np.median(found))) if found.size else 1.0  # a few large weights hide none
     canvas = np.zeros((rows * tall - gap, columns * wide - gap, 4))
     for node in range(nodes):
         top, left = node // columns * tall, node % columns * wide
-        canvas[top : top + height, left : left + width] = _shades(values[node] / scale)
+        canvas[top : top + height, left : left + width] = _shades(values[node], scale)
         corner = (left - 0.5, top - 0.5)
         axes.add_patch(Rectangle(corner, width, height, facecolor=_ink(), alpha=0.05, linewidth=0, zorder=0))
     axes.imshow(canvas, interpolation="none", zorder=1)
     axes.set_axis_off()
     bar = axes.inset_axes((0.2, -0.055, 0.6, 0.022))
-    bar.imshow(_shades(np.linspace(-1, 1, 256))[None], interpolation="none", aspect="auto", extent=(-1, 1, 0, 1))
+    bar.imshow(
+        _shades(np.linspace(-scale, scale, 256), scale)[None], interpolation="none", aspect="auto", extent=(-1, 1, 0, 1)
+    )
     bar.set_xticks([-1, 0, 1], [f"\N{MINUS SIGN}{scale:.2g}", "weight 0", f"{scale:.2g}"])
     bar.set_yticks([])
     bar.tick_params(length=0)
@@ -116,13 +157,14 @@ def _mosaic(axes: Axes, images: Tensor, columns: int) -> None:
     bar.grid(visible=False)
 
 
-def _shades(values: NDArray[Any]) -> NDArray[Any]:
-    """Numbers in [-1, 1] as two colours that fade towards zero but not into nothing: only an exact zero shows the page."""
+def _shades(values: NDArray[Any], scale: float) -> NDArray[Any]:
+    """Weights as two colours that fade towards zero: what does not count is faint, only an exact zero shows the page."""
     import numpy as np
     from matplotlib.colors import to_rgb
 
     colours = np.where(values[..., None] > 0, to_rgb(POSITIVE), to_rgb(NEGATIVE))
-    strength = np.where(values == 0, 0, 0.2 + 0.8 * np.abs(values).clip(max=1) ** 0.7)
+    size = np.abs(values)
+    strength = np.where(size < THRESHOLD, 0.18, 0.3 + 0.7 * (size / scale).clip(max=1) ** 0.7) * (size > 0)
     return np.concatenate([colours, strength[..., None]], axis=-1)
 
 
