@@ -64,12 +64,35 @@ def report(tmp_path_factory):
     return write_report(runs, folder / "report.html", title=f"Digits and {HOSTILE}")
 
 
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    """Two trials of each of several settings, whose numbers need as much room as numbers do."""
+    folder = tmp_path_factory.mktemp("sweep")
+    wide = {"momentum": 0.9, "schedule": "cosine"}
+    settings = [{"lr": 0.125, **wide}, {"lr": 0.0625}, {"lr": 0.0625, "constrained_lr": 0.5, "radius": [2.5, 12.5]}]
+    runs = [
+        make_run(
+            folder / f"{method}{index}{seed}",
+            method,
+            seed=seed,
+            image=None,
+            kept=dict.fromkeys(("100", "50", "25", "10", "5", "2", "1"), 100.0 - 23 * seed),
+            summary={"gap": {"exact": 0.0159 + 0.00037 * seed}, "seconds": 1234.5 + 17 * seed},
+            **chosen,
+        )
+        for method in ("sfw", "sfw-if")
+        for index, chosen in enumerate(settings)
+        for seed in (0, 1)
+    ]
+    return write_report(runs, folder / "sweep.html")
+
+
 @pytest.fixture
 def opened(browser, report):
-    """Open the report; at the end nothing may have complained or asked for anything but the file."""
-    noise, requests, contexts = [], [], []
+    """Open a report; at the end nothing may have complained or asked for anything but the file."""
+    noise, requests, contexts, files = [], [], [], []
 
-    def open_(width=1200, scheme="light", media="screen"):
+    def open_(width=1200, scheme="light", media="screen", file=report):
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
@@ -78,14 +101,15 @@ def opened(browser, report):
         page.on("dialog", lambda dialog: (noise.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.on("request", lambda request: requests.append(request.url))
         page.emulate_media(media=media, color_scheme=scheme)
-        page.goto(report.as_uri(), wait_until="load")
+        files.append(file.as_uri())
+        page.goto(file.as_uri(), wait_until="load")
         return page
 
     yield open_
     for context in contexts:
         context.close()
     assert noise == []
-    assert {url for url in requests if not url.startswith("data:")} == {report.as_uri()}
+    assert {url for url in requests if not url.startswith("data:")} == set(files)
 
 
 def test_every_figure_is_there_and_can_be_seen(opened):
@@ -108,7 +132,7 @@ def test_every_figure_is_there_and_can_be_seen(opened):
 
 def test_the_table_has_a_row_for_each_method(opened):
     table = opened().locator("#digits table")
-    assert table.locator("tbody th.method").all_inner_texts() == ["SGD", "SFW", "SFW-IF"]
+    assert table.locator("tbody th.method").all_inner_texts() == ["SGD 2 runs", "SFW 2 runs", "SFW-IF 2 runs"]
     assert table.locator("tbody strong").count() > 3
 
 
@@ -120,6 +144,16 @@ def test_the_page_is_never_wider_than_the_screen(opened, width):
         box = figure.bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= width
+
+
+@pytest.mark.parametrize("width", [1000, 1200, 1600])
+def test_on_a_desk_the_whole_table_is_seen_and_its_rows_are_low(opened, sweep, width):
+    table = opened(width=width, file=sweep).locator("#digits .scroll")
+    assert table.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
+    heights = table.locator("tbody tr").evaluate_all("all => all.map(row => row.getBoundingClientRect().height)")
+    assert len(heights) == 6
+    assert max(heights) < 100
+    assert "± 16.3" in table.locator("tbody tr").first.inner_text().replace("\u2009", " ")
 
 
 def test_on_a_phone_the_table_scrolls_in_its_box_and_names_stay(opened):

@@ -290,6 +290,7 @@ def test_the_headline_says_who_keeps_and_who_falls(tmp_path):
     text = headline(compare(three(tmp_path)))
     assert text.startswith("SFW-IF keeps 97.1 % accuracy with 5 % of its edges (98.0 % with all); SFW falls to 93.0 %")
     assert "dense SGD falls to 81.2 %" in text
+    assert "Edges of at least 0.001 in the constrained layers: SFW-IF 12.5 % and 12.5 %" in text
 
 
 def test_the_headline_is_honest_when_the_dense_network_wins(tmp_path):
@@ -515,6 +516,14 @@ def test_one_run_alone_makes_a_report(tmp_path):
     assert "Run it again" in page.words
 
 
+def test_settings_stand_under_the_table_once_for_each_method(tmp_path):
+    runs = [make_run(tmp_path / f"{lr}{seed}", lr=lr, seed=seed, momentum=0.9) for lr in (0.1, 0.2) for seed in (0, 1)]
+    runs.append(make_run(tmp_path / "sgd", "sgd", momentum=0.5))
+    page = read(write_report(runs, tmp_path / "r.html"))
+    assert "SGD lr 0.125, momentum 0.5 SFW-IF always constrained lr 4, radius 1 10, momentum 0.9" in page.words
+    assert page.words.count(", momentum 0.9") == 1
+
+
 def test_unfinished_runs_are_drawn_but_not_compared(tmp_path):
     runs = [make_run(tmp_path / "done", "sgd"), make_run(tmp_path / "going", finished=False)]
     page = read(write_report(runs, tmp_path / "r.html"))
@@ -568,6 +577,7 @@ def test_trials_are_drawn_as_boxes(tmp_path):
     page = read(write_report(runs, tmp_path / "r.html"))
     assert figure_ids(page)[-1] == "digits-trials"
     assert "Results of 3 trials" in page.words
+    assert "SFW-IF 3 runs" in page.words
     assert "± 1.0" in page.words
 
 
@@ -648,6 +658,44 @@ def test_the_constrained_layer_of_the_right_shape_is_drawn(tmp_path):
     tensors["fc1.weight"][:, 0] = 1.0
     page = read(write_report([make_run(tmp_path / "a", weights=tensors)], tmp_path / "r.html"))
     assert any("1 of 16 edges per node" in svg.get("aria-label", "") for svg in page.all("svg"))
+
+
+def test_edges_of_the_first_layer_are_counted_as_in_the_table(tmp_path):
+    weight = torch.full((9, 16), 0.0009)
+    weight[:, :3] = 0.5
+    weight[0, 3], weight[:, 8:] = -0.001, 0.0
+    run = make_run(tmp_path / "a", weights={"fc1.weight": weight, "fc2.weight": torch.ones(9, 9)})
+    out = write_report([run], tmp_path / "r.html")
+    page = read(out)
+    assert "SFW-IF: 3.1 of 16 edges per node" in out.read_text()
+    assert "Edges with |w| ≥ 0.001 are counted" in page.words
+    mosaic = image_of(out)[0]
+    alphas = sorted({mosaic.getpixel((x, y))[3] for x in range(14) for y in range(14)})
+    assert alphas[0] == 0
+    assert alphas[1] < 50 < alphas[2] < alphas[3], "nothing, faint, a small edge that counts, a large one"
+
+
+def test_the_first_layer_is_of_the_setting_that_the_headline_speaks_of(tmp_path):
+    few, many = torch.zeros(9, 16), torch.ones(9, 16)
+    few[:, 0] = 1.0
+    runs = [
+        make_run(
+            tmp_path / f"{lr}",
+            lr=lr,
+            kept={"100": whole, "5": 50.0},
+            weights={"fc1.weight": weight, "fc2.weight": torch.ones(9, 9)},
+        )
+        for lr, whole, weight in ((0.1, 90.0, many), (0.2, 95.0, few), (0.4, 80.0, many))
+    ]
+    runs.append(make_run(tmp_path / "sgd", "sgd"))
+    page = read(write_report(runs, tmp_path / "r.html"))
+    assert "(95.0 % with all)" in page.words
+    pictures = [svg["aria-label"] for svg in page.all("svg") if "as images" in svg.get("aria-label", "")]
+    assert [label.partition(", weights")[0] for label in pictures] == [
+        "SGD: 15.9 of 16 edges per node",
+        "SFW-IF, lr 0.2: 1 of 16 edges per node",
+    ]
+    assert "the setting of each method that is best with all its edges" in page.words
 
 
 def test_filters_of_a_convolution_are_drawn_where_no_layer_sees_the_whole_image(tmp_path):

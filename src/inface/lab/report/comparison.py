@@ -258,7 +258,7 @@ def _story(rows: Sequence[Comparison], theta: int) -> str:
     if not sparse or theta == 100:
         return f"{kept}{chosen}."
     found = "; ".join(f"{row.name} {_percentages(row)}" for row in sparse)
-    return f"{kept}{chosen}. Edges that are not zero in the constrained layers: {found}."
+    return f"{kept}{chosen}. Edges of at least 0.001 in the constrained layers: {found}."
 
 
 def _part(row: Comparison, theta: int, *, first: bool) -> str:
