@@ -380,12 +380,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--seconds", type=float, default=0.7, help="how long each contest lasts (default: 0.7)")
     parser.add_argument("--out", type=Path, default=Path("docs"), help="where to write the results (default: docs)")
+    parser.add_argument("--only", metavar="PART", help="measure one part again and keep the others (default: all)")
     parser.add_argument("--peak", nargs=2, metavar=("NAME", "MOMENTUM"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peak:
         print(peak(arguments.peak[0], float(arguments.peak[1])))
         return
     torch.set_num_threads(1)
+    parts = {
+        "steps": lambda: steps(arguments.seconds),
+        "epoch": lambda: epoch(arguments.seconds),
+        "laboratory": laboratory,
+        "growth": lambda: growth(arguments.seconds),
+        "memory": memory,
+    }
+    earlier = json.loads((arguments.out / "benchmarks.json").read_text(encoding="utf-8")) if arguments.only else {}
     results = {
         "command": "make bench",
         "machine": {
@@ -394,11 +403,7 @@ def main() -> None:
             "python": platform.python_version(),
             "torch": torch.__version__,
         },
-        "steps": steps(arguments.seconds),
-        "epoch": epoch(arguments.seconds),
-        "laboratory": laboratory(),
-        "growth": growth(arguments.seconds),
-        "memory": memory(),
+        **{name: earlier[name] if arguments.only not in (None, name) else part() for name, part in parts.items()},
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "benchmarks.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
