@@ -20,7 +20,7 @@ from .building import experiment_of, fingerprint, load_data, make_model, make_op
 from .claiming import claimed, clear, config, settled
 from .errors import Diverged, LabError
 from .evaluation import measure
-from .experiment import Experiment
+from .experiment import Data, Experiment
 from .files import write_json, write_tensors
 from .measuring import constrained, edges_per_node, finite, score, sparsity
 from .run import FORMAT, Run
@@ -44,6 +44,7 @@ def train(
     overwrite: bool = False,
     watch: Callable[[Record], None] | None = None,
     checkpoint_seconds: float = 10.0,
+    samples: Data | None = None,
 ) -> Run:
     """Train a network and measure it, with everything written into a folder.
 
@@ -55,6 +56,7 @@ def train(
         overwrite: throw away the run that is there, if there is one.
         watch: is called with every record that goes into ``metrics.jsonl``, first with ``{"kind": "start", ...}``.
         checkpoint_seconds: how much work a kill may cost.
+        samples: the data itself, if somebody has loaded it already.
 
     Raises:
         ArgumentError: the settings make no sense together, or the folder holds another run.
@@ -75,7 +77,8 @@ def train(
             return previous
         with surroundings(settings.threads):
             settings = replace(settings, threads=torch.get_num_threads())
-            trainer = _Trainer(settings, experiment_of(settings), path, data)
+            experiment = experiment_of(settings)
+            trainer = _Trainer(settings, experiment, path, samples or load_data(experiment, data))
             trainer.begin(fresh=previous is None, watch=watch or (lambda _: None))
             trainer.run(checkpoint_seconds)
     return Run(path)
@@ -84,9 +87,8 @@ def train(
 class _Trainer:
     """A run in progress: everything that a checkpoint holds, and what can be made again from the settings."""
 
-    def __init__(self, settings: Settings, experiment: Experiment, path: Path, folder: str | Path | None) -> None:
+    def __init__(self, settings: Settings, experiment: Experiment, path: Path, data: Data) -> None:
         self.settings, self.experiment, self.path = settings, experiment, path
-        data = load_data(experiment, folder)
         self.image = data.image
         self.train, self.split = parts(settings, data)
         self.fingerprint = fingerprint(self.train)

@@ -1,0 +1,97 @@
+"""How a sweep shows itself, and its results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from .tables import print_measured
+
+if TYPE_CHECKING:
+    from inface.lab.sweeps import Progress
+
+__all__ = ["continued", "named_progress", "print_results", "progress"]
+
+QUIET = 10.0  # seconds between two plain lines
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[Progress], None]]:
+    """Something to give to ``sweep(show=...)``: a live line in a terminal, plain lines elsewhere."""
+    with named_progress() as show:
+        yield lambda state: show("", state)
+
+
+@contextmanager
+def named_progress() -> Iterator[Callable[[str, Progress], None]]:
+    """The same for several sweeps, each with its name."""
+    console = Console()
+    if console.is_terminal:
+        with Live(console=console) as live:
+            yield lambda name, state: live.update(Text(line(name, state), no_wrap=True, overflow="ellipsis"))
+        return
+    last: tuple[str, float] = ("", -QUIET)
+
+    def show(name: str, state: Progress) -> None:
+        nonlocal last
+        now, text = time.monotonic(), line(name, state)
+        if (now - last[1] >= QUIET or state.done == state.total) and text != last[0]:
+            console.print(text, soft_wrap=True, highlight=False, markup=False)
+            last = (text, now)
+
+    yield show
+
+
+def line(name: str, state: Progress) -> str:
+    """The progress of a sweep in one line."""
+    parts = [f"{name}  {state.stage} {state.done}/{state.total}".strip()]
+    if state.pruned:
+        parts.append(f"{state.pruned} stopped early")
+    parts.append(f"{state.running} running")
+    if state.best is not None:
+        parts.append(f"best {state.best:.4g}")
+    if state.seconds_left is not None and state.done < state.total:
+        minutes, seconds = divmod(round(state.seconds_left), 60)
+        parts.append(f"about {minutes}:{seconds:02} left")
+    return "  ".join(parts)
+
+
+@contextmanager
+def continued() -> Iterator[None]:
+    """Say how to continue when it is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopped; the same command goes on where it was", highlight=False)
+        raise
+
+
+def print_results(results: dict[str, Any], out: Path) -> None:
+    """The best settings, and what the final runs gave."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("validation", "state", "epochs", "settings"):
+        table.add_column(heading)
+    ranked = sorted((t for t in results["trials"] if t["value"] is not None), key=lambda t: -t["value"])
+    if results["validation"] != (ranked[0]["value"] if ranked else None):
+        ranked.reverse()
+    for trial in ranked[:5]:
+        told = "  ".join(f"{name} {_shown(value)}" for name, value in trial["settings"].items())
+        table.add_row(f"{trial['value']:.4g}", trial["state"], str(trial["epochs"]), told)
+    console = Console()
+    console.print(table)
+    for number, summary in enumerate(results["final"]):
+        console.print(f"\nfinal run {number}, on the test data", highlight=False)
+        print_measured(summary)
+    console.print(f"\nwritten to {out / 'results.json'}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

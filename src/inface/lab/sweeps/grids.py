@@ -1,0 +1,169 @@
+"""The settings that a sweep tries: the paper's grid, a quick one, or a file."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inface.lab.errors import ArgumentError, suggestion
+from inface.lab.settings import Method, Settings
+
+__all__ = ["Grid", "applied", "load_grid", "paper_grid", "quick_grid"]
+
+# What a grid may list, beside "radius 1", "radius 2", ... of each constrained layer by itself.
+AXES = (
+    "lr",
+    "smoothness",
+    "constrained_lr",
+    "radius",
+    "momentum",
+    "schedule",
+    "in_face",
+    "every_gradient",
+    "batch_size",
+    "epochs",
+)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Lists of values; a sweep tries every combination.
+
+    >>> len(Grid({"smoothness": [1, 4], "radius 1": [1, 5], "radius 2": [1, 5, 10]}).points())
+    12
+    """
+
+    axes: Mapping[str, Sequence[Any]]
+
+    def points(self) -> list[dict[str, Any]]:
+        """Every combination, the last axis fastest."""
+        return [dict(zip(self.axes, values, strict=True)) for values in itertools.product(*self.axes.values())]
+
+
+def paper_grid(method: Method, layers: int) -> Grid:
+    """``L = 4^i`` for i from -1 to 6, and for every constrained layer a radius of 1, 5, 10, 50 or 100.
+
+    >>> len(paper_grid("sfw-if", 2).points()), len(paper_grid("sgd", 2).points())
+    (200, 8)
+    """
+    axes: dict[str, list[float]] = {"smoothness": [4.0**i for i in range(-1, 7)]}
+    if method != "sgd":
+        axes |= {f"radius {layer}": [1.0, 5.0, 10.0, 50.0, 100.0] for layer in range(1, layers + 1)}
+    return Grid(axes)
+
+
+def quick_grid(method: Method, layers: int) -> Grid:
+    """A corner of the paper's grid, for a first look.
+
+    >>> len(quick_grid("sfw", 2).points())
+    8
+    """
+    axes: dict[str, list[float]] = {"smoothness": [1.0, 4.0]}
+    if method != "sgd":
+        axes |= {f"radius {layer}": [1.0, 10.0] for layer in range(1, layers + 1)}
+    return Grid(axes)
+
+
+def applied(base: Settings, point: Mapping[str, Any], layers: int) -> Settings:
+    """Settings with the values of a point of a grid.
+
+    >>> settings = applied(Settings("digits"), {"smoothness": 4, "radius 1": 1.0, "radius 2": 10.0}, 2)
+    >>> settings.lr, settings.radius
+    (0.125, (1.0, 10.0))
+    """
+    changes: dict[str, Any] = {}
+    radii: dict[int, float] = {}
+    for name, value in point.items():
+        if name == "smoothness":
+            if not (isinstance(value, int | float) and value > 0):
+                raise ArgumentError(f"smoothness: wanted a number > 0, got {value}")
+            changes["lr"] = 1 / (2 * value)
+        elif name.startswith("radius "):
+            radii[int(name.removeprefix("radius "))] = value
+        elif name == "radius":
+            changes["radius"] = list(value) if isinstance(value, list | tuple) else [value]
+        else:
+            changes[name] = value
+    if radii:
+        if sorted(radii) != list(range(1, layers + 1)):
+            wanted = ", ".join(f"radius {layer}" for layer in range(1, layers + 1))
+            raise ArgumentError(f"wanted {wanted}: one for each constrained layer")
+        changes["radius"] = [radii[layer] for layer in sorted(radii)]
+    return Settings.from_dict({**base.to_dict(), **changes})
+
+
+def load_grid(file: Path, base: Settings, layers: int) -> Grid:
+    """A grid from a YAML (or JSON) file of lists; what is wrong in it is named with its line, before anything is tried.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "grid.yaml")
+    ...     _ = path.write_text("smoothness: [1, 4]\\nradius: [[1, 10], [0.5, 10]]\\nmomentum: [0, 0.9]\\n")
+    ...     len(load_grid(path, Settings("digits"), 2).points())
+    8
+    """
+    import yaml  # type: ignore[import-untyped]
+
+    try:
+        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise ArgumentError(f"{file}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"{file}: is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(root, yaml.MappingNode) or not root.value:
+        raise ArgumentError(f"{file}: is empty; wanted lists of values, such as smoothness: [1, 4, 16]")
+    axes: dict[str, list[Any]] = {}
+    for key, node in root.value:
+        if key.value in axes:
+            raise _wrong(file, key, f"{key.value} is there twice")
+        axes[key.value] = _axis(file, key, node, base, layers)
+    if "lr" in axes and "smoothness" in axes:
+        raise ArgumentError(f"{file}: lr and smoothness say the same thing, lr = 1 / (2 L); wanted one of them")
+    grid = Grid(axes)
+    try:
+        applied(base, grid.points()[0], layers)
+    except ArgumentError as error:
+        raise ArgumentError(f"{file}: {error}") from None
+    return grid
+
+
+def _axis(file: Path, key: Any, node: Any, base: Settings, layers: int) -> list[Any]:
+    """The values of one line of a grid file, each one that a run could have."""
+    import yaml
+
+    known = [*AXES, *(f"radius {layer}" for layer in range(1, layers + 1))]
+    if key.value not in known:
+        guess = suggestion(str(key.value), known) or f"; wanted one of {', '.join(known)}"
+        raise _wrong(file, key, f"there is no setting {key.value}{guess}")
+    if not isinstance(node, yaml.SequenceNode) or not node.value:
+        raise _wrong(file, key, f"{key.value}: wanted a list of at least one value")
+    values: list[Any] = []
+    for item in node.value:
+        try:
+            value = yaml.SafeLoader("").construct_object(item, deep=True)
+        except yaml.YAMLError:
+            raise _wrong(file, item, f"{key.value}: is not plain YAML") from None
+        if value in values:
+            raise _wrong(file, item, f"{key.value}: {value} is there twice")
+        try:
+            _check(base, key.value, value, layers)
+        except ArgumentError as error:
+            raise _wrong(file, item, str(error)) from None
+        values.append(value)
+    return values
+
+
+def _wrong(file: Path, node: Any, message: str) -> ArgumentError:
+    return ArgumentError(f"{file}:{node.start_mark.line + 1}: {message}")
+
+
+def _check(base: Settings, name: str, value: Any, layers: int) -> None:
+    """Refuse a value that no run could have."""
+    from inface.lab.building import experiment_of
+
+    if name.startswith("radius "):
+        name, value = "radius", [value] * layers
+    experiment_of(applied(base, {name: value}, layers))

@@ -1,0 +1,108 @@
+"""What a sweep is to do, as plain data: the same for all its workers, wherever they are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from inface.lab.building import experiment_of
+from inface.lab.experiment import Experiment
+from inface.lab.settings import Settings
+
+from .grids import Grid, applied
+from .study import Direction, Place
+
+__all__ = ["Plan", "key_of"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep: what is tried, how it is judged, and how often the winner is trained in the end.
+
+    Attributes:
+        base: the settings of every run, but for what is tried.
+        out: the folder of the runs.
+        storage: where the study is: a folder, or the URL of a database.
+        study: its name there.
+        grid: what is tried; without one, a search.
+        search: how many settings a search tries.
+        pruning: whether bad settings are stopped early, by successive halving.
+        theta: settings are judged by the metric with this percentage of the edges.
+        seeds: how often the winner is trained on all training data and measured on the test data.
+        data: the data folder, if it is not the usual one.
+    """
+
+    base: Settings
+    out: str
+    storage: str
+    study: str
+    grid: Grid | None
+    search: int = 0
+    pruning: bool = True
+    theta: int = 100
+    seeds: int = 3
+    data: str | None = None
+
+    def with_grid(self, grid: Grid) -> Plan:
+        """The same plan for a grid."""
+        return replace(self, grid=grid)
+
+    @property
+    def experiment(self) -> Experiment:
+        return experiment_of(self.base)
+
+    @property
+    def direction(self) -> Direction:
+        return "maximize" if self.experiment.metric.better == "higher" else "minimize"
+
+    @property
+    def layers(self) -> int:
+        return len(self.experiment.sets)
+
+    @property
+    def tuning(self) -> Place:
+        """The study that chooses."""
+        return Place(self.storage, self.study)
+
+    @property
+    def final(self) -> Place:
+        """The study of the winner's final runs."""
+        return Place(self.storage, f"{self.study} final")
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for all who work on the study."""
+        from importlib.metadata import version
+
+        base = self.base.to_dict()
+        return {
+            "inface": version("inface"),
+            "base": {key: value for key, value in base.items() if key not in ("threads", "seed", "measured_on")},
+            "grid": None if self.grid is None else {key: list(values) for key, values in self.grid.axes.items()},
+            "search": self.search,
+            "pruning": self.pruning,
+            "theta": self.theta,
+        }
+
+    def settings(self, point: dict[str, Any]) -> Settings:
+        """The settings of one trial."""
+        return replace(applied(self.base, point, self.layers), measured_on="validation", threads=1)
+
+    def points(self) -> dict[str, dict[str, Any]]:
+        """The points of the grid by their keys."""
+        return {key_of(point): point for point in self.grid.points()} if self.grid else {}
+
+    def folder(self, key: str) -> Path:
+        """The folder of a trial's run: the same when it is tried again, so that it goes on where it was."""
+        return Path(self.out) / "trials" / key
+
+
+def key_of(point: dict[str, Any]) -> str:
+    """A short name of a point, the same everywhere.
+
+    >>> key_of({"lr": 0.5, "radius": [1, 10]}) == key_of({"radius": [1, 10], "lr": 0.5})
+    True
+    """
+    return hashlib.sha256(json.dumps(point, sort_keys=True).encode()).hexdigest()[:12]
