@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from inface.lab.errors import ArgumentError, suggestion
+from inface.lab.names import Activation
 
 from .options import DataFolder, one_of, whole_number
 
@@ -68,3 +69,108 @@ def table1(
             show=show,
         )
     typer.echo(f"written: {page}")
+
+
+Trials = Annotated[
+    int | None,
+    typer.Option(
+        help="Trials of each cell. [dim]\\[default: 5][/dim]", parser=whole_number, metavar="N", show_default=False
+    ),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="A version of minutes: few settings, two epochs, two trials.")]
+Jobs = Annotated[int, typer.Option(help="Worker processes, one thread each.", parser=whole_number, metavar="N")]
+Out = Annotated[Path, typer.Option(help="The folder of the runs.", metavar="DIR")]
+Results = Annotated[Path, typer.Option(help="The folder of the figure.", metavar="DIR")]
+
+
+@app.command()
+def figure1(
+    *,
+    trials: Trials = None,
+    quick: Quick = False,
+    jobs: Jobs = 1,
+    out: Out = Path("reproduction"),
+    results: Results = Path("results"),
+) -> None:
+    """Figure 1: box plots on synthetic data of sigmoid networks, for m in 5, 10, 15 and SNR in 1, 5, 10.
+
+    [bold]Examples[/bold]
+
+    $ inface reproduce figure1 --quick
+
+    $ inface reproduce figure1 --trials 30 --jobs 2
+    """
+    _boxes("figure1", "sigmoid", trials, quick, jobs, out, results)
+
+
+@app.command()
+def figure2(
+    *,
+    trials: Trials = None,
+    quick: Quick = False,
+    jobs: Jobs = 1,
+    out: Out = Path("reproduction"),
+    results: Results = Path("results"),
+) -> None:
+    """Figure 2: the same as Figure 1 with ReLU networks.
+
+    [bold]Examples[/bold]
+
+    $ inface reproduce figure2 --quick --jobs 2
+    """
+    _boxes("figure2", "relu", trials, quick, jobs, out, results)
+
+
+@app.command()
+def figure3(*, quick: Quick = False, out: Out = Path("reproduction"), results: Results = Path("results")) -> None:
+    """Figures 3 and 4: the gap and the non-zeros of one synthetic instance during training.
+
+    [bold]Examples[/bold]
+
+    $ inface reproduce figure3 --quick
+    """
+    from inface.lab.supplement import QUICK, Effort, evolution
+
+    for picture in evolution(out=_place(out, quick), results=results, effort=QUICK if quick else Effort()):
+        typer.echo(f"written: {picture}")
+
+
+@app.command()
+def figure4(*, quick: Quick = False, out: Out = Path("reproduction"), results: Results = Path("results")) -> None:
+    """Figure 4, which is made together with Figure 3.
+
+    [bold]Examples[/bold]
+
+    $ inface reproduce figure4 --quick
+    """
+    figure3(quick=quick, out=out, results=results)
+
+
+def _boxes(
+    name: str, activation: Activation, trials: int | None, quick: bool, jobs: int, out: Path, results: Path
+) -> None:
+    from dataclasses import replace
+
+    from inface.lab.supplement import QUICK, Effort, boxes
+
+    from .sweeping import continued
+
+    for told, value in (("jobs", jobs), ("trials", trials)):
+        if value is not None and value < 1:
+            raise ArgumentError(f"--{told}: wanted a whole number >= 1, got {value}")
+    effort = QUICK if quick else Effort()
+    if trials is not None:
+        effort = replace(effort, trials=trials)
+
+    def show(done: int, total: int) -> None:
+        typer.echo(f"{name}  cells {done}/{total}")
+
+    with continued():
+        page = boxes(
+            activation, out=_place(out, quick), results=results, name=name, effort=effort, jobs=jobs, show=show
+        )
+    typer.echo(f"written: {page}")
+
+
+def _place(out: Path, quick: bool) -> Path:
+    return out / "quick" if quick else out

@@ -13,10 +13,10 @@ from .building import experiment_of, load_data, make_optimizer, parts, surroundi
 from .errors import LabError
 from .experiment import Experiment, Split
 from .measuring import exact_gap, finite, kept, score, sparsity
-from .run import Run
+from .run import FORMAT, Run
 from .settings import Settings
 
-__all__ = ["evaluate", "measure", "rebuild"]
+__all__ = ["evaluate", "measure", "rebuild", "summarise"]
 
 
 def evaluate(run: Run, *, data: str | Path | None = None, experiment: str | None = None) -> dict[str, Any]:
@@ -61,4 +61,21 @@ def measure(
         "loss": finite(score(model, experiment, split).loss),
         "train_loss": finite(score(model, experiment, train_split).loss),
         "gap": None if gap is None else {"exact": finite(gap)},
+    }
+
+
+def summarise(
+    settings: Settings, measured: dict[str, Any], image: tuple[int, int, int] | None, steps: int, seconds: float
+) -> dict[str, Any]:
+    """What ``summary.json`` says of a run: its measurements, and what they are of."""
+    return {
+        "format": FORMAT,
+        "experiment": settings.experiment,
+        "options": dict(settings.options),
+        "method": settings.method,
+        **measured,
+        "image": image,
+        "steps": steps,
+        "epochs": settings.epochs,
+        "seconds": round(seconds, 3),
     }

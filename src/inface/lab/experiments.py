@@ -18,7 +18,7 @@ from . import data, models
 from .arguments import bind
 from .errors import ArgumentError, suggestion
 from .experiment import Experiment, mean_squared_error
-from .names import EXPERIMENTS
+from .names import EXPERIMENTS, Activation
 
 __all__ = ["BUILT_IN", "cifar10", "digits", "find", "mnist_conv", "mnist_mlp", "options_of", "synthetic"]
 
@@ -51,7 +51,11 @@ def cifar10() -> Experiment:
 
 
 def synthetic(
-    edges: int = 10, snr: float = 10.0, activation: models.Activation = "sigmoid", trial: int = 0
+    edges: int = 10,
+    snr: float = 10.0,
+    activation: Activation = "sigmoid",
+    trial: int = 0,
+    samples: int = 100_000,
 ) -> Experiment:
     """Data of a sparse 50-50-50-1 network with noise, learnt by a network of the same shape; no biases.
 
@@ -60,11 +64,15 @@ def synthetic(
         snr: the signal-to-noise ratio.
         activation: of both networks.
         trial: which true network and which noise.
+        samples: to train on, and as many to test on; a fifth as many to validate on.
     """
     if not 1 <= edges <= 50:
         raise ArgumentError(f"edges: wanted a whole number from 1 to 50, got {edges}")
+    if samples < 5:
+        raise ArgumentError(f"samples: wanted a whole number >= 5, got {samples}")
+    sizes = (samples, samples // 5, samples)
     return Experiment(
-        data=lambda _: data.synthetic(edges=edges, snr=snr, activation=activation, trial=trial).data,
+        data=lambda _: data.synthetic(edges=edges, snr=snr, activation=activation, trial=trial, samples=sizes).data,
         model=lambda: models.perceptron(50, 50, 50, 1, activation=activation, bias=False),
         sets={"fc1.weight": L1Ball(float(edges)), "fc2.weight": L1Ball(float(edges))},
         loss=nn.functional.mse_loss,
@@ -120,7 +128,7 @@ def options_of(name: str, options: Mapping[str, Any] | None = None) -> dict[str,
     """All options of an experiment: those given, as values of their kinds, and the others' defaults.
 
     >>> options_of("synthetic", {"edges": "5"})
-    {'edges': 5, 'snr': 10.0, 'activation': 'sigmoid', 'trial': 0}
+    {'edges': 5, 'snr': 10.0, 'activation': 'sigmoid', 'trial': 0, 'samples': 100000}
     """
     found = _named(name)
     if isinstance(found, Experiment):

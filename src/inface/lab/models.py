@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from itertools import pairwise
-from typing import Literal
 
 from torch import nn
 
-__all__ = ["Activation", "cifar10_conv", "mnist_conv", "perceptron"]
+from .names import Activation
 
-Activation = Literal["relu", "sigmoid"]
+__all__ = ["cifar10_conv", "mnist_conv", "perceptron"]
 
 
 def perceptron(*widths: int, activation: Activation = "relu", bias: bool = True) -> nn.Sequential:

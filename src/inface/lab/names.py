@@ -1,5 +1,9 @@
-"""The names of the built-in experiments, for whoever needs nothing but their names."""
+"""Names of the built-in experiments, for whoever needs nothing but names."""
 
-__all__ = ["EXPERIMENTS"]
+from typing import Literal
+
+__all__ = ["EXPERIMENTS", "Activation"]
+
+Activation = Literal["relu", "sigmoid"]
 
 EXPERIMENTS = ("mnist-mlp", "mnist-conv", "cifar10", "synthetic", "digits")

@@ -8,6 +8,7 @@ that stands for its learning rate, lets the optimizer train them all unchanged.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from inface.sets import Set, blocks
 
 from .building import experiment_of, load_data, make_model, make_optimizer, parts, resolve, surroundings
 from .errors import ArgumentError
-from .evaluation import measure
+from .evaluation import measure, summarise
 from .experiment import Experiment, Split
 from .settings import Settings
 
@@ -46,20 +47,22 @@ def train_together(
         watch: is called after every epoch with its number and each network's mean training loss.
 
     Returns:
-        For each network what ``summary.json`` says of its metrics; None if its loss is not finite any more.
+        For each network what ``summary.json`` says of a separate run, its seconds being its share; None if its loss is
+        not finite any more.
 
     >>> results = train_together([Settings("digits", epochs=1, seed=seed) for seed in (0, 1)])
-    >>> [sorted(result) for result in results][0]
-    ['gap', 'kept', 'layers', 'loss', 'metric', 'network', 'train_loss']
+    >>> [result["steps"] for result in results]
+    [6, 6]
     """
     chosen = [resolve(one) for one in settings]
     _check(chosen)
     with surroundings(1):
+        begun = time.perf_counter()
         stack = _Stack(chosen, data)
         for epoch, losses in enumerate(stack.train(), 1):
             if watch:
                 watch(epoch, losses)
-        return stack.results()
+        return stack.results((time.perf_counter() - begun) / len(chosen))
 
 
 @dataclass
@@ -207,19 +210,20 @@ class _Stack:
     def _loss(self, weights: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
         return self.experiments[0].loss(functional_call(self.models[0], weights, (inputs,)), targets)
 
-    def results(self) -> list[dict[str, Any] | None]:
-        """The measurements of each network by itself."""
+    def results(self, seconds: float) -> list[dict[str, Any] | None]:
+        """The measurements of each network by itself, each of which took so many seconds."""
         for layer in self.layers:
             for model, weight in zip(self.models, layer.weight.detach().split(layer.rows), strict=True):
                 dict(model.named_parameters())[layer.name].data.copy_(weight)
-        return [self._measured(index) for index in range(len(self.models))]
+        return [self._measured(index, seconds) for index in range(len(self.models))]
 
-    def _measured(self, index: int) -> dict[str, Any] | None:
+    def _measured(self, index: int, seconds: float) -> dict[str, Any] | None:
         if not math.isfinite(float(self.losses[index])):
             return None
-        model, experiment = self.models[index], self.experiments[index]
-        optimizer = make_optimizer(self.settings[index], experiment, model)
-        return measure(model, experiment, *self.splits[index], optimizer)
+        model, experiment, settings = self.models[index], self.experiments[index], self.settings[index]
+        train, split = self.splits[index]
+        measured = measure(model, experiment, train, split, make_optimizer(settings, experiment, model))
+        return summarise(settings, measured, None, settings.epochs * -(-len(train) // settings.batch_size), seconds)
 
 
 def _sets(model: nn.Module, experiment: Experiment) -> dict[str, Set]:

@@ -19,11 +19,11 @@ from . import plain
 from .building import experiment_of, fingerprint, load_data, make_model, make_optimizer, parts, resolve, surroundings
 from .claiming import claimed, clear, config, settled
 from .errors import Diverged, LabError
-from .evaluation import measure
+from .evaluation import measure, summarise
 from .experiment import Data, Experiment
 from .files import write_json, write_tensors
 from .measuring import constrained, edges_per_node, finite, score, sparsity
-from .run import FORMAT, Run
+from .run import Run
 from .settings import Settings
 
 __all__ = ["Record", "train"]
@@ -268,17 +268,8 @@ class _Trainer:
         if math.isnan(self.gap):  # of a run too short for its series
             self._measure_gap()
         run = self.folder
-        summary = {
-            "format": FORMAT,
-            "experiment": self.settings.experiment,
-            "options": dict(self.settings.options),
-            "method": self.settings.method,
-            **measure(self.model, self.experiment, self.train, self.split, self.optimizer),
-            "image": self.image,
-            "steps": self.total,
-            "epochs": self.settings.epochs,
-            "seconds": round(self.seconds, 3),
-        }
+        measured = measure(self.model, self.experiment, self.train, self.split, self.optimizer)
+        summary = summarise(self.settings, measured, self.image, self.total, self.seconds)
         if summary["gap"] is not None:
             summary["gap"] = {"stochastic": finite(self.gap), "smoothed": finite(self.smoothed), **summary["gap"]}
         write_tensors(run.model_file, dict(self.model.state_dict()))
