@@ -30,9 +30,9 @@ def train(
     method: Annotated[
         str | None,
         setting(
-            text="sfw-if: Frank-Wolfe and in-face steps. sfw: Frank-Wolfe alone. sgd: dense.",
+            text="sfw-if: Frank-Wolfe and in-face steps. sfw: Frank-Wolfe alone. sgd: dense. Rivals: prune, gradual, proximal.",
             default="sfw-if",
-            autocompletion=one_of("sfw-if", "sfw", "sgd"),
+            autocompletion=one_of("sfw-if", "sfw", "sgd", "prune", "gradual", "proximal"),
         ),
     ] = None,
     lr: Annotated[
@@ -74,6 +74,15 @@ def train(
             default="away",
             autocompletion=one_of("away", "pairwise", "frank-wolfe"),
         ),
+    ] = None,
+    keep: Annotated[
+        float | None,
+        setting(
+            text="The part of the edges that prune and gradual keep, such as 0.05.", parser=number, metavar="NUMBER"
+        ),
+    ] = None,
+    shrinkage: Annotated[
+        float | None, setting(text="The weight of the l1 penalty of proximal.", parser=number, metavar="NUMBER")
     ] = None,
     every_gradient: Annotated[
         bool | None,
@@ -158,6 +167,8 @@ def train(
         "momentum": momentum,
         "schedule": schedule,
         "in_face": in_face,
+        "keep": keep,
+        "shrinkage": shrinkage,
         "every_gradient": every_gradient,
         "epochs": epochs,
         "batch_size": batch_size,
@@ -195,13 +206,16 @@ def train(
 
 
 def _refuse_what_it_ignores(method: str, given: dict[str, Any]) -> None:
-    ignored = {
-        "sgd": ("constrained_lr", "radius", "in_face", "every_gradient"),
-        "sfw": ("in_face", "every_gradient"),
-        "sfw-if": (),
+    sets = {"constrained_lr", "radius"}
+    read = {
+        "sfw-if": {*sets, "in_face", "every_gradient"},
+        "sfw": sets,
+        "prune": {"keep"},
+        "gradual": {"keep"},
+        "proximal": {"shrinkage"},
     }
-    for name in ignored[method]:
-        if given[name] is not None:
+    for name in ("constrained_lr", "radius", "in_face", "every_gradient", "keep", "shrinkage"):
+        if given[name] is not None and name not in read.get(method, ()):
             raise ArgumentError(f"--{name.replace('_', '-')} means nothing to --method {method}")
 
 

@@ -16,11 +16,12 @@ import inface
 from inface import FrankWolfe
 from inface.sets import NuclearBall, SpectralBall
 
+from .baselines import ProximalSGD, PrunedSGD
 from .data import folder as data_folder
 from .errors import ArgumentError
 from .experiment import Data, Experiment, Split
 from .experiments import find, options_of
-from .settings import Settings
+from .settings import PRUNED, Settings
 
 __all__ = [
     "experiment_of",
@@ -64,7 +65,12 @@ def resolve(settings: Settings) -> Settings:
     (5.0, 5.0)
     """
     settings = replace(settings, options=options_of(settings.experiment, settings.options))
-    if settings.method == "sgd":
+    settings = replace(
+        settings,
+        keep=settings.keep if settings.method in PRUNED else None,
+        shrinkage=settings.shrinkage if settings.method == "proximal" else None,
+    )
+    if not settings.frank_wolfe:
         return replace(settings, radius=None, constrained_lr=None, in_face="away", every_gradient=False)
     if settings.method == "sfw":
         settings = replace(settings, in_face="away", every_gradient=False)
@@ -120,23 +126,26 @@ def make_model(settings: Settings, experiment: Experiment) -> nn.Module:
         groups = inface.param_groups(model, experiment.sets)
     except ValueError as error:
         raise ArgumentError(f"{settings.experiment}: {error}") from None
-    if settings.method != "sgd":
+    if settings.frank_wolfe:
         edges = [group for group in groups if not isinstance(group["set"], NuclearBall | SpectralBall)]
         inface.graph_init_(model, edges, generator=torch.Generator().manual_seed(settings.seed))
     return model
 
 
-def make_optimizer(settings: Settings, experiment: Experiment, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a run.
+def make_optimizer(
+    settings: Settings, experiment: Experiment, model: nn.Module, total: int = 1
+) -> torch.optim.Optimizer:
+    """The optimizer of a run of so many gradients.
 
     >>> from inface.lab import experiments
     >>> experiment = experiments.digits()
     >>> type(make_optimizer(Settings("digits", method="sgd"), experiment, experiment.model())).__name__
     'SGD'
     """
-    if settings.method == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum, foreach=True)
     groups = inface.param_groups(model, experiment.sets)
+    if not settings.frank_wolfe:
+        layers = [p for group in groups if group["set"] is not None for _, p in group["params"]]
+        return _descent(settings, model, layers, total)
     for group in groups:
         if group["set"] is not None and settings.constrained_lr is not None:
             group["lr"] = settings.constrained_lr
@@ -148,6 +157,20 @@ def make_optimizer(settings: Settings, experiment: Experiment, model: nn.Module)
         every_gradient=settings.every_gradient,
         project=True,
     )
+
+
+def _descent(settings: Settings, model: nn.Module, layers: list[nn.Parameter], total: int) -> torch.optim.Optimizer:
+    """SGD, or one of the rivals made of it."""
+    common = {"lr": settings.lr, "momentum": settings.momentum}
+    if settings.keep is not None:
+        begin, end = (0.8, 0.8) if settings.method == "prune" else (0.1, 0.8)
+        every = max(1, total // 200)
+        return PrunedSGD(
+            model.parameters(), layers, **common, keep=settings.keep, total=total, begin=begin, end=end, every=every
+        )
+    if settings.shrinkage is not None:
+        return ProximalSGD(model.parameters(), layers, **common, shrinkage=settings.shrinkage)
+    return torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum, foreach=True)
 
 
 @contextmanager

@@ -13,8 +13,10 @@ from .errors import ArgumentError, suggestion
 
 __all__ = ["Method", "Schedule", "Settings"]
 
-Method = Literal["sfw-if", "sfw", "sgd"]
+Method = Literal["sfw-if", "sfw", "sgd", "prune", "gradual", "proximal"]
 Schedule = Literal["constant", "cosine"]
+
+PRUNED = ("prune", "gradual")
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,10 @@ class Settings:
     Attributes:
         experiment: a built-in name, or ``path/to/file.py:name``.
         options: arguments of the experiment.
-        method: ``"sfw-if"`` (Frank-Wolfe and in-face steps), ``"sfw"`` (Frank-Wolfe alone) or ``"sgd"`` (dense). All
-            of them take one gradient a step, so that equal epochs are equal numbers of gradients.
+        method: ``"sfw-if"`` (Frank-Wolfe and in-face steps), ``"sfw"`` (Frank-Wolfe alone), ``"sgd"`` (dense), or a
+            rival: ``"prune"`` (dense, then magnitude pruning and the last fifth as fine-tuning), ``"gradual"`` (magnitude
+            pruning during training), ``"proximal"`` (soft-thresholding). All of them take one gradient a step, so that
+            equal epochs are equal numbers of gradients.
         lr: the learning rate; ``1 / (2 L)`` with the smoothness constant ``L``.
         constrained_lr: of the constrained layers, if it is to be another.
         radius: of the constrained layers in order, or one for all; by default the experiment's own.
@@ -34,6 +38,8 @@ class Settings:
         schedule: of the learning rates: constant, or falling to 0 as half a cosine.
         epochs: passes over the training data.
         batch_size: samples of one gradient.
+        keep: the part of the edges that ``"prune"`` and ``"gradual"`` keep in the constrained layers.
+        shrinkage: the weight of the l1 penalty of ``"proximal"``.
         seed: of the initialisation and the order of the samples.
         every_gradient: free parameters move on both halves of an iteration with in-face steps, not on the first alone.
         measured_on: the test data; or the validation data, which is then left out of training.
@@ -55,6 +61,8 @@ class Settings:
     schedule: Schedule = "constant"
     epochs: int = 25
     batch_size: int = 250
+    keep: float | None = None
+    shrinkage: float | None = None
     seed: int = 0
     every_gradient: bool = False
     measured_on: Literal["test", "validation"] = "test"
@@ -86,9 +94,19 @@ class Settings:
             ("every-gradient", self.every_gradient, isinstance(self.every_gradient, bool), "true or false"),
             ("threads", self.threads, _is_count(threads) and 1 <= threads <= 1024, "a whole number from 1 to 1024"),
         )
+        pruned, shrunk = self.method in PRUNED, self.method == "proximal"
+        facts += (
+            ("keep", self.keep, _is_given(self.keep, pruned, most=1.0), _needed(pruned, "a number in (0, 1]")),
+            ("shrinkage", self.shrinkage, _is_given(self.shrinkage, shrunk), _needed(shrunk, "a number > 0")),
+        )
         for name, value, holds, wanted in facts:
             if not holds:
                 raise ArgumentError(f"{name}: wanted {wanted}, got {value}")
+
+    @property
+    def frank_wolfe(self) -> bool:
+        """Whether layers live in sets; the other methods are SGD, with or without something added."""
+        return self.method in ("sfw-if", "sfw")
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain data.
@@ -128,3 +146,14 @@ def _is_number(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_given(value: object, wanted: bool, most: float = math.inf) -> bool:
+    """Whether a number is there and in (0, most], or is left out where no method reads it."""
+    if value is None:
+        return not wanted
+    return _is_number(value) and 0 < value <= most and value < math.inf  # type: ignore[operator]
+
+
+def _needed(needed: bool, kind: str) -> str:
+    return f"{kind}, which the method needs" if needed else kind

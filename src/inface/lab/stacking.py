@@ -129,7 +129,7 @@ class _Stack:
         sets = [_sets(model, experiment) for model, experiment in zip(self.models, self.experiments, strict=True)]
         for name, like in own[0].items():
             weight = nn.Parameter(torch.cat([each[name].detach() for each in own]))
-            constrained = self.settings[0].method != "sgd" and name in sets[0]
+            constrained = self.settings[0].frank_wolfe and name in sets[0]
             rates = [one.constrained_lr or one.lr if constrained else one.lr for one in self.settings]
             set_ = None
             if constrained:
@@ -234,6 +234,8 @@ def _sets(model: nn.Module, experiment: Experiment) -> dict[str, Set]:
 def _check(settings: list[Settings]) -> None:
     if not settings:
         raise ArgumentError("train_together: wanted at least one network, got none")
+    if settings[0].method not in ("sfw-if", "sfw", "sgd"):
+        raise ArgumentError(f"train_together: wanted the method sfw-if, sfw or sgd, got {settings[0].method}")
     first = settings[0].to_dict()
     for one in settings[1:]:
         for name, value in one.to_dict().items():

@@ -93,13 +93,13 @@ class _Trainer:
         self.train, self.split = parts(settings, data)
         self.fingerprint = fingerprint(self.train)
         self.model = make_model(settings, experiment)
-        self.optimizer = make_optimizer(settings, experiment, self.model)
-        self.rates = [group["lr"] for group in self.optimizer.param_groups]
         parameters = dict(self.model.named_parameters())
         self.layers = {name: parameters[name] for name in constrained(self.model, experiment)}
 
         self.epoch_steps = -(-len(self.train) // settings.batch_size)
         self.total = settings.epochs * self.epoch_steps
+        self.optimizer = make_optimizer(settings, experiment, self.model, self.total)
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
         # Even, so that the series shows the points between iterations, never those between the halves of one.
         self.stride = 2 * math.ceil(max(self.epoch_steps / POINTS, self.total / MOST_POINTS) / 2)
         self.step = 0
@@ -279,9 +279,9 @@ class _Trainer:
     def _advice(self, value: float) -> str:
         s = self.settings
         tries = [f"a smaller --lr than {s.lr:g}"]
-        if s.constrained_lr is not None and s.method != "sgd":
+        if s.constrained_lr is not None and s.frank_wolfe:
             tries.append(f"a smaller --constrained-lr than {s.constrained_lr:g}")
-        if s.method != "sgd":
+        if s.frank_wolfe:
             tries.append(f"smaller radii{'' if s.radius is None else f' than {_listed(s.radius)}'}")
         if s.momentum:
             tries.append(f"less --momentum than {s.momentum:g}")

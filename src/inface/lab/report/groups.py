@@ -24,8 +24,15 @@ __all__ = [
     "sortable",
 ]
 
-_ORDER = ("sgd", "sfw", "sfw-if")
-_NAMES = {"sgd": "SGD", "sfw": "SFW", "sfw-if": "SFW-IF"}
+_ORDER = ("sgd", "prune", "gradual", "proximal", "sfw", "sfw-if")
+_NAMES = {
+    "sgd": "SGD",
+    "sfw": "SFW",
+    "sfw-if": "SFW-IF",
+    "prune": "pruning",
+    "gradual": "gradual pruning",
+    "proximal": "proximal SGD",
+}
 _WORDS = {
     "constrained_lr": "constrained lr",
     "batch_size": "batch size",
@@ -34,9 +41,13 @@ _WORDS = {
 }
 # What says nothing about how good a method is: the problem, the trial, the machine, a comment in the user's file.
 _NO_SETTINGS = {"format", "experiment", "options", "method", "measured_on", "seed", "threads", "versions", "source"}
+_OF_SETS = {"radius", "constrained_lr", "in_face", "every_gradient"}
 # What a method does not read, whatever its value.
 _UNUSED = {
-    "sgd": {"radius", "constrained_lr", "in_face", "every_gradient"},
+    "sgd": _OF_SETS,
+    "prune": _OF_SETS,
+    "gradual": _OF_SETS,
+    "proximal": _OF_SETS,
     "sfw": {"in_face", "every_gradient"},
 }
 
@@ -242,7 +253,7 @@ def _matters(key: str, value: Any) -> bool:
     match key:
         case "lr":
             return True
-        case "constrained_lr" | "radius":
+        case "constrained_lr" | "radius" | "keep" | "shrinkage":
             return value is not None
         case "in_face":
             return bool(value != "away")

@@ -25,6 +25,8 @@ AXES = (
     "every_gradient",
     "batch_size",
     "epochs",
+    "keep",
+    "shrinkage",
 )
 
 
@@ -50,7 +52,7 @@ def paper_grid(method: Method, layers: int) -> Grid:
     (200, 8)
     """
     axes: dict[str, list[float]] = {"smoothness": [4.0**i for i in range(-1, 7)]}
-    if method != "sgd":
+    if method in ("sfw-if", "sfw"):
         axes |= {f"radius {layer}": [1.0, 5.0, 10.0, 50.0, 100.0] for layer in range(1, layers + 1)}
     return Grid(axes)
 
@@ -62,7 +64,7 @@ def quick_grid(method: Method, layers: int) -> Grid:
     8
     """
     axes: dict[str, list[float]] = {"smoothness": [1.0, 4.0]}
-    if method != "sgd":
+    if method in ("sfw-if", "sfw"):
         axes |= {f"radius {layer}": [1.0, 10.0] for layer in range(1, layers + 1)}
     return Grid(axes)
 

@@ -162,7 +162,7 @@ def _suggested(plan: Plan, trial: Trial) -> dict[str, Any]:
         }
         return point_of(parameters)
     parameters = {"lr": trial.suggest_float("lr", 0.01, 2.0, log=True)}
-    if plan.base.method != "sgd":
+    if plan.base.frank_wolfe:
         parameters["constrained_lr"] = trial.suggest_float("constrained_lr", 0.05, 50.0, log=True)
         for layer in range(1, plan.layers + 1):
             parameters[f"radius {layer}"] = trial.suggest_float(f"radius {layer}", 0.1, 100.0, log=True)

@@ -1,0 +1,133 @@
+"""Rivals: SGD that is pruned at the end, pruned little by little, or shrunk; each as an optimizer, so that it trains like any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["ProximalSGD", "PrunedSGD"]
+
+
+class PrunedSGD(torch.optim.SGD):
+    """SGD under which some layers keep fewer and fewer of their edges: magnitude pruning while training.
+
+    Between the fractions ``begin`` and ``end`` of the gradients, the part of the edges that stays falls from 1 to
+    ``keep``, as ``keep + (1 - keep) (1 - progress)^3`` (M. Zhu, S. Gupta, 2017); with ``begin == end`` it falls at once.
+    Every ``every`` gradients the smallest edges of each layer are set to zero, and they stay zero.
+
+    Args:
+        params: the parameters of the network.
+        layers: those to prune.
+        lr: the learning rate.
+        momentum: torch's.
+        keep: the part of the edges that stays in the end.
+        total: the number of gradients.
+        begin: when pruning begins, as a fraction of them.
+        end: when it ends.
+        every: gradients between two prunings.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([[4.0, -3.0, 2.0, 1.0]]))
+    >>> opt = PrunedSGD([weight], [weight], lr=0.0, momentum=0.0, keep=0.5, total=4, begin=0.5, end=0.5)
+    >>> for _ in range(4):
+    ...     weight.grad = torch.ones_like(weight)
+    ...     opt.step()
+    >>> weight.data
+    tensor([[ 4., -3.,  0.,  0.]])
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        layers: Iterable[nn.Parameter],
+        *,
+        lr: float,
+        momentum: float,
+        keep: float,
+        total: int,
+        begin: float,
+        end: float,
+        every: int = 1,
+    ) -> None:
+        super().__init__(list(params), lr=lr, momentum=momentum, foreach=True)
+        self.layers = list(layers)
+        self.keep, self.total, self.begin, self.end, self.every = keep, total, begin, end, every
+        self.param_groups[0]["taken"] = 0  # where a checkpoint keeps it
+
+    def density(self, taken: int) -> float:
+        """The part of the edges that stays after so many gradients."""
+        done = taken / self.total
+        if done < self.begin:
+            return 1.0
+        if done >= self.end:
+            return self.keep
+        progress = (done - self.begin) / (self.end - self.begin)
+        return self.keep + (1 - self.keep) * (1 - progress) ** 3
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """SGD's step; then zero what is pruned."""
+        loss = super().step(closure)
+        group = self.param_groups[0]
+        group["taken"] += 1
+        density = self.density(group["taken"])
+        if density < 1:
+            last = group["taken"] >= self.end * self.total and self.density(group["taken"] - 1) > self.keep
+            for p in self.layers:
+                self._prune(p, density, anew=last or group["taken"] % self.every == 0)
+        return loss
+
+    def _prune(self, p: nn.Parameter, density: float, *, anew: bool) -> None:
+        from torch.nn.utils.prune import L1Unstructured
+
+        state = self.state[p]
+        mask = state.setdefault("mask", torch.ones_like(p))
+        p.mul_(mask)  # the step has moved what is pruned, too
+        if anew or bool(mask.all()):
+            amount = p.numel() - max(1, round(density * p.numel()))
+            state["mask"] = L1Unstructured(amount).compute_mask(p, mask)
+            p.mul_(state["mask"])
+
+
+class ProximalSGD(torch.optim.SGD):
+    """SGD with an l1 penalty on some layers, by soft-thresholding after every step: its zeros are exact.
+
+    Args:
+        params: the parameters of the network.
+        layers: those to shrink.
+        lr: the learning rate.
+        momentum: torch's.
+        shrinkage: the weight of the penalty; a step moves every edge by ``lr * shrinkage`` towards zero.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([[0.5, -0.05]]))
+    >>> opt = ProximalSGD([weight], [weight], lr=0.1, momentum=0.0, shrinkage=1.0)
+    >>> weight.grad = torch.zeros_like(weight)
+    >>> _ = opt.step()
+    >>> weight.data
+    tensor([[0.4000, -0.0000]])
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        layers: Iterable[nn.Parameter],
+        *,
+        lr: float,
+        momentum: float,
+        shrinkage: float,
+    ) -> None:
+        super().__init__(list(params), lr=lr, momentum=momentum, foreach=True)
+        self.layers = list(layers)
+        self.shrinkage = shrinkage
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """SGD's step; then the penalty's."""
+        loss = super().step(closure)
+        for p in self.layers:
+            p.copy_(nn.functional.softshrink(p, self.param_groups[0]["lr"] * self.shrinkage))
+        return loss
