@@ -87,6 +87,12 @@ def test_a_network_that_diverges_does_not_disturb_the_others(tmp_path):
 def test_what_networks_cannot_differ_in_is_named():
     with pytest.raises(ArgumentError, match=r"momentum must be the same for all, got 0.0 and 0.9"):
         train_together([BASE, replace(BASE, momentum=0.9)])
+    with pytest.raises(ArgumentError, match="must be of the same kind"):
+        train_together(
+            [Settings("synthetic", options={"activation": kind, "samples": 50}) for kind in ("relu", "sigmoid")]
+        )
+    with pytest.raises(ArgumentError, match="wanted the method sfw-if, sfw or sgd, got gradual"):
+        train_together([replace(BASE, method="gradual", keep=0.1)])
     with pytest.raises(ArgumentError, match="at least one network"):
         train_together([])
 

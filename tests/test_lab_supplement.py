@@ -1,6 +1,7 @@
 """The figures of the supplement, small: the same files, the same course, fewer samples."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -64,9 +65,12 @@ def test_what_is_done_is_not_done_again(figure):
     study_cell(cell, SMALL, folder)
     assert rung.stat().st_mtime_ns == stamp
     assert {**json.loads(file.read_bytes()), "trials": None} == {**json.loads(before), "trials": None}
-    file.write_text('{"kept": true}')
-    assert study_cell(cell, SMALL, folder) == {"kept": True}
-    file.write_bytes(before)
+    more = study_cell(cell, replace(SMALL, trials=4), folder)
+    assert len(more["trials"]) == 4
+    assert more["best"] == json.loads(before)["best"]
+    assert rung.stat().st_mtime_ns == stamp
+    study_cell(cell, replace(SMALL, samples=1000), folder)
+    assert rung.stat().st_mtime_ns != stamp
 
 
 def test_the_course_of_one_instance_is_drawn(figure):

@@ -556,7 +556,10 @@ def test_the_summary_holds_what_is_promised(finished):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": "sfw-fi"}, "method: wanted sfw-if or sfw or sgd, got sfw-fi; did you mean sfw-if?"),
+        (
+            {"method": "sfw-fi"},
+            "method: wanted sfw-if or sfw or sgd or prune or gradual or proximal, got sfw-fi; did you mean sfw-if?",
+        ),
         ({"in_face": "awya"}, "in-face: wanted away or frank-wolfe or pairwise, got awya; did you mean away?"),
         ({"schedule": "cosin"}, "schedule: wanted constant or cosine, got cosin; did you mean cosine?"),
         ({"measured_on": "train"}, "measured-on: wanted test or validation, got train"),
@@ -701,7 +704,7 @@ def test_a_short_run_has_a_gap(tmp_path):
     ("given", "words"),
     [
         ({"seed": 1.5}, "seed: wanted a whole number"),
-        ({"method": None}, "method: wanted sfw-if or sfw or sgd, got None"),
+        ({"method": None}, "method: wanted sfw-if or sfw or sgd or prune or gradual or proximal, got None"),
     ],
 )
 def test_settings_of_a_wrong_kind_are_named(given, words):

@@ -131,7 +131,8 @@ def figure3(*, quick: Quick = False, out: Out = Path("reproduction"), results: R
     """
     from inface.lab.supplement import QUICK, Effort, evolution
 
-    for picture in evolution(out=_place(out, quick), results=results, effort=QUICK if quick else Effort()):
+    chosen = {"suffix": "-quick", "effort": QUICK} if quick else {"effort": Effort()}
+    for picture in evolution(out=_place(out, quick), results=results, **chosen):
         typer.echo(f"written: {picture}")
 
 
@@ -167,7 +168,13 @@ def _boxes(
 
     with continued():
         page = boxes(
-            activation, out=_place(out, quick), results=results, name=name, effort=effort, jobs=jobs, show=show
+            activation,
+            out=_place(out, quick),
+            results=results,
+            name=f"{name}-quick" if quick else name,
+            effort=effort,
+            jobs=jobs,
+            show=show,
         )
     typer.echo(f"written: {page}")
 

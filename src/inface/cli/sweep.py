@@ -128,6 +128,7 @@ def sweep(
     $ inface sweep cifar10 --out sweeps/cifar --grid my_grid.yaml --storage postgresql://host/studies
     """
     from inface.lab.building import settings_for
+    from inface.lab.measuring import THETAS
     from inface.lab.sweeps import Plan, load_grid, paper_grid, quick_grid
     from inface.lab.sweeps import sweep as run_sweep
 
@@ -138,6 +139,8 @@ def sweep(
     for name, value, least in (("jobs", jobs, 1), ("seeds", seeds, 0), ("search", search, 1)):
         if value is not None and value < least:
             raise ArgumentError(f"--{name}: wanted a whole number >= {least}, got {value}")
+    if theta not in THETAS:
+        raise ArgumentError(f"--theta: wanted one of {', '.join(map(str, THETAS))}, got {theta}")
     given: dict[str, Any] = {
         "method": method,
         "momentum": momentum,

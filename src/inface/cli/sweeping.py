@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +60,7 @@ def line(name: str, state: Progress) -> str:
     if state.best is not None:
         parts.append(f"best {state.best:.4g}")
     if state.seconds_left is not None and state.done < state.total:
-        minutes, seconds = divmod(round(state.seconds_left), 60)
-        parts.append(f"about {minutes}:{seconds:02} left")
+        parts.append(f"about {timedelta(seconds=round(state.seconds_left))} left")
     return "  ".join(parts)
 
 
@@ -77,14 +77,14 @@ def continued() -> Iterator[None]:
 def print_results(results: dict[str, Any], out: Path) -> None:
     """The best settings, and what the final runs gave."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("validation", "state", "epochs", "settings"):
+    for heading in ("validation", "settings"):
         table.add_column(heading)
-    ranked = sorted((t for t in results["trials"] if t["value"] is not None), key=lambda t: -t["value"])
-    if results["validation"] != (ranked[0]["value"] if ranked else None):
+    ranked = sorted((t for t in results["trials"] if t["state"] == "complete"), key=lambda t: float(t["value"]))
+    if results["direction"] == "maximize":
         ranked.reverse()
     for trial in ranked[:5]:
         told = "  ".join(f"{name} {_shown(value)}" for name, value in trial["settings"].items())
-        table.add_row(f"{trial['value']:.4g}", trial["state"], str(trial["epochs"]), told)
+        table.add_row(f"{trial['value']:.4g}", told)
     console = Console()
     console.print(table)
     for number, summary in enumerate(results["final"]):

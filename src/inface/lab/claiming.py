@@ -18,7 +18,7 @@ from .files import read_json
 from .run import FORMAT, Run
 from .settings import Settings
 
-__all__ = ["claimed", "clear", "config", "settled"]
+__all__ = ["claimed", "clear", "config", "digest", "settled"]
 
 FILES = ("summary.json", "model.safetensors", "checkpoint.safetensors", "metrics.jsonl", "config.json")
 
@@ -73,7 +73,7 @@ def config(settings: Settings) -> dict[str, Any]:
     return {
         "format": FORMAT,
         **settings.to_dict(),
-        "source": _digest(settings.experiment),
+        "source": digest(settings.experiment),
         "versions": {
             "inface": version("inface"),
             "torch": torch.__version__,
@@ -92,7 +92,7 @@ def _is_ours(file: Path) -> bool:
     return {"format", "experiment", "method"} <= data.keys()
 
 
-def _digest(experiment: str) -> str | None:
+def digest(experiment: str) -> str | None:
     """The SHA-256 of the file that an experiment of one's own is written in."""
     file = Path(experiment.rpartition(":")[0])
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.suffix == ".py" and file.is_file() else None
@@ -100,7 +100,7 @@ def _digest(experiment: str) -> str | None:
 
 def _same(settings: Settings, previous: Run) -> Settings:
     """The settings of the run that is there, if they are those asked for; the file of an experiment may have moved."""
-    begun, source = previous.settings, _digest(settings.experiment)
+    begun, source = previous.settings, digest(settings.experiment)
     if source is not None and begun.experiment.rpartition(":")[2] == settings.experiment.rpartition(":")[2]:
         if previous.config.get("source") != source:
             file = settings.experiment.rpartition(":")[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -85,11 +85,11 @@ def constrained(model: nn.Module, experiment: Experiment) -> list[str]:
     return [name for group in groups if group["set"] is not None for name, _ in group["params"]]
 
 
-def kept(model: nn.Module, experiment: Experiment, split: Split) -> dict[str, float]:
+def kept(model: nn.Module, experiment: Experiment, split: Split, thetas: Sequence[int] = THETAS) -> dict[str, float]:
     """The metric after keeping the largest theta percent of the edges of each constrained layer."""
     names = constrained(model, experiment)
     results = {}
-    for theta in THETAS:
+    for theta in thetas:
         thinned = model if theta == 100 or not names else hard_threshold(model, theta / 100, layers=names)
         results[str(theta)] = score(thinned, experiment, split).metric
     return results

@@ -108,8 +108,7 @@ class _Stack:
         self.experiments = [experiment_of(one) for one in settings]
         self.splits = self._load(folder)
         self.models = [make_model(one, experiment) for one, experiment in zip(settings, self.experiments, strict=True)]
-        if any(True for _ in self.models[0].buffers()):
-            raise ArgumentError(f"{settings[0].experiment}: a network with buffers cannot be stacked")
+        self._check()
         self.layers = list(self._layers())
         self.optimizer = self._optimizer()
         self.losses = torch.zeros(len(settings))
@@ -123,6 +122,18 @@ class _Stack:
         if len({len(train) for train, _ in loaded.values()}) > 1:
             raise ArgumentError(f"{self.settings[0].experiment}: networks of a stack need equally many samples")
         return [loaded[str(one.options)] for one in self.settings]
+
+    def _check(self) -> None:
+        """Refuse networks that one function cannot stand for."""
+        name, first = self.settings[0].experiment, self.models[0]
+        if any(str(model) != str(first) for model in self.models):
+            raise ArgumentError(f"{name}: networks of a stack must be of the same kind, got {self.models}")
+        if any(experiment.loss is not self.experiments[0].loss for experiment in self.experiments):
+            raise ArgumentError(f"{name}: networks of a stack must have the same loss")
+        if list(first.buffers()) or not all(p.requires_grad for p in first.parameters()):
+            raise ArgumentError(f"{name}: a network with buffers or frozen parameters cannot be stacked")
+        if any("Dropout" in type(module).__name__ for module in first.modules()):
+            raise ArgumentError(f"{name}: a network with dropout cannot be stacked")
 
     def _layers(self) -> Iterator[_Layer]:
         own = [dict(model.named_parameters()) for model in self.models]

@@ -6,7 +6,9 @@ import itertools
 import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -89,15 +91,23 @@ def study_cell(cell: Cell, effort: Effort, folder: Path) -> dict[str, Any]:
     What is done is in files: a call that was killed goes on where it was.
     """
     file = folder / cell.name / "result.json"
+    made = {**asdict(effort), "rungs": list(effort.rungs), "inface": version("inface")}
     if file.is_file():
-        return read_json(file)
+        found = read_json(file)
+        if found.get("effort") == made:
+            return found
     best, tried = _tuned(cell, effort, folder / cell.name)
     runs = [replace(best, options={**best.options, "trial": t}, measured_on="test") for t in range(effort.trials)]
     summaries = train_together(runs)
     for number, (settings, summary) in enumerate(zip(runs, summaries, strict=True)):
         if summary is not None:
             _write_run(folder / cell.name / f"trial-{number}", settings, summary)
-    result = {"best": best.to_dict(), "tried": tried, "trials": [_short(summary) for summary in summaries]}
+    result = {
+        "effort": made,
+        "best": best.to_dict(),
+        "tried": tried,
+        "trials": [_short(summary) for summary in summaries],
+    }
     write_json(file, result)
     return result
 
@@ -136,27 +146,44 @@ def boxes(
                 found[futures[future].name] = future.result()
                 if show:
                     show(len(found), len(wanted))
+        except BrokenProcessPool:
+            raise LabError(f"{folder}: a worker was killed; the same command goes on where it was") from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     ordered = {cell.name: found[cell.name] for cell in wanted}
-    told = {"format": 1, "command": f"inface reproduce {name}{' --quick' if effort.quick else ''}", "cells": ordered}
+    told = {
+        "format": 1,
+        "command": f"inface reproduce {name.replace('-', ' --')} --trials {effort.trials}",
+        "cells": ordered,
+    }
     write_json(results / f"{name}.json", told)
     write_text(results / f"{name}.md", _page(name, told, wanted))
-    _draw(
-        [Run(path.parent) for path in sorted(folder.glob("*/trial-*/config.json"))], folder, results, {"trials": name}
-    )
+    runs = [
+        Run(folder / cell.name / f"trial-{number}")
+        for cell in wanted
+        for number, trial in enumerate(found[cell.name]["trials"])
+        if trial is not None
+    ]
+    _draw(runs, folder, results, {"trials": name})
     return results / f"{name}.md"
 
 
-def evolution(*, out: Path, results: Path, effort: Effort | None = None) -> list[Path]:
-    """Figures 3 and 4: the gap and the non-zeros of one instance (sigmoid, m = 10, SNR = 10) during training."""
+def evolution(*, out: Path, results: Path, suffix: str = "", effort: Effort | None = None) -> list[Path]:
+    """Figures 3 and 4: the gap and the non-zeros of one instance (sigmoid, m = 10, SNR = 10) during training.
+
+    Args:
+        out: the folder of the runs.
+        results: the folder of the figures.
+        suffix: of their names.
+        effort: how much is done to choose the settings.
+    """
     effort = effort or Effort()
     runs = []
     for method in ("sfw", "sfw-if"):
         best = Settings.from_dict(study_cell(Cell("sigmoid", 10, 10.0, method), effort, out / "figure1")["best"])
         runs.append(train(replace(best, measured_on="test"), out / "figure3" / method, resume=True))
-    return _draw(runs, out / "figure3", results, {"gap": "figure3", "nonzeros": "figure4"})
+    return _draw(runs, out / "figure3", results, {"gap": f"figure3{suffix}", "nonzeros": f"figure4{suffix}"})
 
 
 def _tuned(cell: Cell, effort: Effort, folder: Path) -> tuple[Settings, list[dict[str, Any]]]:
@@ -179,10 +206,13 @@ def _tuned(cell: Cell, effort: Effort, folder: Path) -> tuple[Settings, list[dic
 
 def _scored(settings: Sequence[Settings], file: Path) -> list[float]:
     """The validation errors of settings that are trained together, from a file if they were."""
-    if not file.is_file():
+    made = {"inface": version("inface"), "settings": [resolve(one).to_dict() for one in settings]}
+    found = read_json(file) if file.is_file() else {}
+    if found.get("made") != made:
         summaries = train_together(settings)
-        write_json(file, {"mse": [None if summary is None else summary["kept"]["100"] for summary in summaries]})
-    return [float("inf") if value is None else value for value in read_json(file)["mse"]]
+        found = {"made": made, "mse": [None if summary is None else summary["kept"]["100"] for summary in summaries]}
+        write_json(file, found)
+    return [float("inf") if value is None else value for value in found["mse"]]
 
 
 def _number(value: float) -> float | None:

@@ -22,7 +22,7 @@ from .errors import Diverged, LabError
 from .evaluation import measure, summarise
 from .experiment import Data, Experiment
 from .files import write_json, write_tensors
-from .measuring import constrained, edges_per_node, finite, score, sparsity
+from .measuring import constrained, edges_per_node, finite, kept, score, sparsity
 from .run import Run
 from .settings import Settings
 
@@ -45,6 +45,7 @@ def train(
     watch: Callable[[Record], None] | None = None,
     checkpoint_seconds: float = 10.0,
     samples: Data | None = None,
+    theta: int = 100,
 ) -> Run:
     """Train a network and measure it, with everything written into a folder.
 
@@ -57,6 +58,7 @@ def train(
         watch: is called with every record that goes into ``metrics.jsonl``, first with ``{"kind": "start", ...}``.
         checkpoint_seconds: how much work a kill may cost.
         samples: the data itself, if somebody has loaded it already.
+        theta: records of epochs say also how the network does with this percentage of the edges (``"judged"``).
 
     Raises:
         ArgumentError: the settings make no sense together, or the folder holds another run.
@@ -78,7 +80,7 @@ def train(
         with surroundings(settings.threads):
             settings = replace(settings, threads=torch.get_num_threads())
             experiment = experiment_of(settings)
-            trainer = _Trainer(settings, experiment, path, samples or load_data(experiment, data))
+            trainer = _Trainer(settings, experiment, path, samples or load_data(experiment, data), theta)
             trainer.begin(fresh=previous is None, watch=watch or (lambda _: None))
             trainer.run(checkpoint_seconds)
     return Run(path)
@@ -87,7 +89,8 @@ def train(
 class _Trainer:
     """A run in progress: everything that a checkpoint holds, and what can be made again from the settings."""
 
-    def __init__(self, settings: Settings, experiment: Experiment, path: Path, data: Data) -> None:
+    def __init__(self, settings: Settings, experiment: Experiment, path: Path, data: Data, theta: int) -> None:
+        self.theta = theta
         self.settings, self.experiment, self.path = settings, experiment, path
         self.image = data.image
         self.train, self.split = parts(settings, data)
@@ -249,12 +252,18 @@ class _Trainer:
                 "train_loss": self.loss_sum / self.epoch_steps,
                 "loss": finite(measured.loss),
                 "metric": finite(measured.metric),
+                **self._judged(),
                 **self._gaps(),
                 "nonzeros": {layer: {name: counted[name] for name in names} for layer, counted in layers.items()},
                 "seconds": round(self.seconds, 3),
             }
         )
         self.loss_sum = 0.0
+
+    def _judged(self) -> Record:
+        if self.theta == 100:
+            return {}
+        return {"judged": finite(kept(self.model, self.experiment, self.split, (self.theta,))[str(self.theta)])}
 
     def _record(self, record: Record) -> None:
         try:

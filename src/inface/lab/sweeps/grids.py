@@ -148,6 +148,7 @@ def _axis(file: Path, key: Any, node: Any, base: Settings, layers: int) -> list[
             value = yaml.SafeLoader("").construct_object(item, deep=True)
         except yaml.YAMLError:
             raise _wrong(file, item, f"{key.value}: is not plain YAML") from None
+        value = _as_number(value)  # 1e-3, which YAML takes for a word
         if value in values:
             raise _wrong(file, item, f"{key.value}: {value} is there twice")
         try:
@@ -156,6 +157,13 @@ def _axis(file: Path, key: Any, node: Any, base: Settings, layers: int) -> list[
             raise _wrong(file, item, str(error)) from None
         values.append(value)
     return values
+
+
+def _as_number(value: Any) -> Any:
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _wrong(file: Path, node: Any, message: str) -> ArgumentError:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inface.lab.building import experiment_of
+from inface.lab.claiming import digest
 from inface.lab.experiment import Experiment
 from inface.lab.settings import Settings
 
@@ -76,12 +77,12 @@ class Plan:
         """What must be the same for all who work on the study."""
         from importlib.metadata import version
 
-        base = self.base.to_dict()
+        base = self.base.to_dict() | {"experiment": self.base.experiment.rpartition("/")[2]}
         return {
             "inface": version("inface"),
+            "source": digest(self.base.experiment),
             "base": {key: value for key, value in base.items() if key not in ("threads", "seed", "measured_on")},
             "grid": None if self.grid is None else {key: list(values) for key, values in self.grid.axes.items()},
-            "search": self.search,
             "pruning": self.pruning,
             "theta": self.theta,
         }

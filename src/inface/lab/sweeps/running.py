@@ -9,7 +9,8 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +21,7 @@ from inface.lab.settings import Settings
 
 from .plan import Plan
 from .study import audit, counted, open_study, revive
-from .worker import finish, point_of, queue, tune, winner
+from .worker import final_identity, finish, point_of, queue, tune, winner
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -73,7 +74,10 @@ def sweep(plan: Plan, *, jobs: int = 1, show: Callable[[Progress], None] | None 
     if plan.grid is not None:
         audit(study, plan.tuning, queue(plan))
     total = len(plan.points()) or plan.search
-    _work(jobs, tune, (plan,), lambda: show(_progress(study, "settings", total, jobs)))
+    while True:
+        _work(jobs, tune, (plan,), lambda: show(_progress(study, "settings", total, jobs)))
+        if len(counted(study)) >= total:
+            break
     if not any(trial.state.name == "COMPLETE" for trial in counted(study)):
         raise LabError(
             f"{plan.out}: no setting came to its end: the loss became infinite or not a number in all of them"
@@ -81,8 +85,7 @@ def sweep(plan: Plan, *, jobs: int = 1, show: Callable[[Progress], None] | None 
     best = winner(plan, study)
     last = None
     if plan.seeds:
-        identity = {**plan.identity(), "winner": best.to_dict(), "seeds": plan.seeds}
-        last = open_study(plan.final, plan.direction, identity)
+        last = open_study(plan.final, plan.direction, final_identity(plan, best))
         _work(jobs, finish, (plan, best), lambda: show(_progress(last, "final runs", plan.seeds, jobs)))
     results = _results(plan, study, best, last, time.time() - begun)
     write_json(Path(plan.out) / "results.json", results)
@@ -95,11 +98,13 @@ def _work(jobs: int, target: Callable[..., None], arguments: tuple[Any, ...], lo
 
     def start() -> BaseProcess:
         process = context.Process(target=_worker, args=(os.getpid(), target, *arguments))
-        process.start()
+        with _uninterrupted():  # which the process inherits: it is its parent that is interrupted
+            process.start()
         return process
 
-    workers = [start() for _ in range(jobs)]
+    workers: list[BaseProcess] = []
     try:
+        workers += [start() for _ in range(jobs)]
         while any(worker.is_alive() for worker in workers):
             look()
             time.sleep(PAUSE)
@@ -116,9 +121,17 @@ def _work(jobs: int, target: Callable[..., None], arguments: tuple[Any, ...], lo
             worker.join()
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _worker(parent: int, target: Callable[..., None], *arguments: Any) -> None:
-    """The life of a worker: no longer than its parent's, which is the one to be interrupted."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """The life of a worker: no longer than its parent's."""
 
     def follow() -> None:
         while os.getppid() == parent:
@@ -138,7 +151,7 @@ def _progress(study: Study, stage: Literal["settings", "final runs"], total: int
     ended = counted(study)
     running = [trial for trial in trials if trial.state.name == "RUNNING"]
     took = [trial.duration.total_seconds() for trial in ended if trial.duration is not None]
-    values = [trial.value for trial in ended if trial.value is not None]
+    values = [trial.value for trial in ended if trial.value is not None and trial.state.name == "COMPLETE"]
     best = None if not values else max(values) if study.direction.name == "MAXIMIZE" else min(values)
     left = statistics.fmean(took) * max(0, total - len(ended)) / max(1, len(running), jobs) if took else None
     pruned = sum(trial.state.name == "PRUNED" for trial in ended)
@@ -161,10 +174,11 @@ def _results(plan: Plan, study: Study, best: Settings, last: Study | None, secon
     finals = sorted(counted(last), key=lambda trial: trial.params["seed"]) if last is not None else []
     return {
         "identity": plan.identity(),
+        "direction": plan.direction,
         "best": best.to_dict(),
         "validation": study.best_value,
         "trials": trials,
-        "final": [trial.user_attrs["summary"] for trial in finals],
+        "final": [trial.user_attrs["summary"] for trial in finals if "summary" in trial.user_attrs],
         "trial_seconds": round(sum(trial.duration.total_seconds() for trial in counted(study) if trial.duration), 1),
         "seconds": round(seconds, 1),
     }

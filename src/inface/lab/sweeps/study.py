@@ -45,9 +45,18 @@ class Place:
     def is_url(self) -> bool:
         return "://" in self.storage
 
+    @property
+    def shown(self) -> str:
+        """The place without its password."""
+        if not self.is_url:
+            return self.storage
+        from sqlalchemy.engine import make_url
+
+        return make_url(self.storage).render_as_string(hide_password=True)
+
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """For one process at a time of those that share the folder; a database sees to that itself."""
+        """For one process at a time of those that share the folder; with a database, :func:`take` settles what is doubled."""
         from filelock import FileLock
 
         if self.is_url:
@@ -71,16 +80,15 @@ def open_study(place: Place, direction: Direction, identity: dict[str, Any]) -> 
     if not place.is_url:
         Path(place.storage).mkdir(parents=True, exist_ok=True)
     with place.alone():
-        study = optuna.create_study(
-            storage=_storage(place), study_name=place.name, direction=direction, load_if_exists=True
-        )
+        storage = _storage(place)
+        study = optuna.create_study(storage=storage, study_name=place.name, direction=direction, load_if_exists=True)
         found = study.user_attrs.get("identity")
         if found is None:
             study.set_user_attr("identity", identity)
-        elif found != identity:
-            names = sorted(key for key in {*found, *identity} if found.get(key) != identity.get(key))
-            told = "; ".join(f"{key} {found.get(key)!r}, wanted {identity.get(key)!r}" for key in names)
-            raise ArgumentError(f"{place.storage}: the study {place.name} was made for something else: {told}")
+        elif told := _differences(found, identity):
+            raise ArgumentError(
+                f"{place.shown}: the study {place.name} was made for something else ({told}); another --out begins another"
+            )
     return study
 
 
@@ -148,6 +156,15 @@ def myself() -> dict[str, Any]:
     return {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid()), "seen": time.time()}
 
 
+def _differences(found: Any, wanted: Any, name: str = "") -> str:
+    """What differs between two identities, leaf by leaf; what is None is as if it were not there."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        keys = sorted({*found, *wanted})
+        told = (_differences(found.get(key), wanted.get(key), f"{name} {key}".strip()) for key in keys)
+        return "; ".join(text for text in told if text)
+    return "" if found == wanted else f"{name} {found!r}, wanted {wanted!r}"
+
+
 def _failed(trial: FrozenTrial) -> bool:
     import optuna
 
@@ -191,14 +208,16 @@ def _storage(place: Place) -> Any:
     import optuna
     from optuna.storages import JournalStorage, RDBStorage
     from optuna.storages.journal import JournalFileBackend
+    from sqlalchemy.exc import SQLAlchemyError
 
     try:
         if place.is_url:
             return RDBStorage(place.storage)
         file = str(Path(place.storage) / "study.journal")
         return JournalStorage(JournalFileBackend(file, lock_obj=_lock(file)))
-    except (optuna.exceptions.OptunaError, ImportError, ValueError, OSError) as error:
-        raise LabError(f"{place.storage}: cannot be opened: {' '.join(str(error).split())}") from None
+    except (optuna.exceptions.OptunaError, SQLAlchemyError, ImportError, ValueError, OSError) as error:
+        reason = " ".join(str(error).split()).replace(place.storage, "it")
+        raise LabError(f"the study cannot be opened: {reason}") from None
 
 
 def _lock(file: str) -> Any:

@@ -16,6 +16,7 @@ import torch
 from inface.lab.building import load_data
 from inface.lab.errors import Diverged
 from inface.lab.experiment import Data
+from inface.lab.files import read_lines
 from inface.lab.run import Run
 from inface.lab.settings import Settings
 from inface.lab.training import Record, train
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
 
-__all__ = ["finish", "point_of", "queue", "tune", "winner"]
+__all__ = ["final_identity", "finish", "point_of", "queue", "tune", "winner"]
 
 REDUCTION = 3  # of the settings, one in so many goes on to the next rung of successive halving
 FIRST_RUNG = 12  # the first rung is at one in so many epochs
@@ -54,17 +55,29 @@ def tune(plan: Plan) -> None:
 
 def finish(plan: Plan, best: Settings) -> None:
     """Train the winner on all training data, once for each seed, and measure it on the test data."""
+    import optuna
+
     torch.set_num_threads(1)
-    study = open_study(plan.final, plan.direction, {**plan.identity(), "winner": best.to_dict(), "seeds": plan.seeds})
+    study = open_study(plan.final, plan.direction, final_identity(plan, best))
     seeds = {f"seed {seed}": {"seed": seed} for seed in range(plan.seeds)}
     audit(study, plan.final, seeds)
     data = load_data(plan.experiment, plan.data)
     while (trial := _waiting(study, lambda: audit(study, plan.final, seeds))) is not None:
-        seed = trial.suggest_int("seed", 0, max(1, plan.seeds - 1))
+        seed = trial.suggest_int("seed", 0, 2**31 - 1)
         settings = replace(best, seed=seed, measured_on="test")
-        with _alive(trial):
-            run = train(settings, Path(plan.out) / "final" / str(seed), samples=data, resume=True)
-        _tell(study, trial, run, plan.theta)
+        try:
+            with _alive(trial):
+                run = train(settings, Path(plan.out) / "final" / str(seed), samples=data, resume=True)
+        except Diverged as error:
+            trial.set_user_attr("diverged", str(error))
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            _tell(study, trial, run, plan.theta)
+
+
+def final_identity(plan: Plan, best: Settings) -> dict[str, Any]:
+    """What the study of the final runs must have been made for."""
+    return {**plan.identity(), "winner": best.to_dict()}
 
 
 def winner(plan: Plan, study: Study) -> Settings:
@@ -114,10 +127,11 @@ def _waiting(study: Study, refill: Callable[[], None]) -> Trial | None:
     while (trial := take(study)) is None:
         if revive(study):
             refill()
-        elif not any(other.state.name == "RUNNING" for other in study.get_trials(deepcopy=False)):
-            return None
-        else:
+        elif any(other.state.name == "RUNNING" for other in study.get_trials(deepcopy=False)):
             time.sleep(PATIENCE)
+        else:
+            refill()  # somebody may have died after giving up a trial and before letting its setting wait
+            return take(study)
     return trial
 
 
@@ -129,24 +143,45 @@ def _try(plan: Plan, study: Study, trial: Trial, data: Data) -> None:
     key = trial.user_attrs.get("key") or key_of(point)
     trial.set_user_attr("key", key)
 
-    def watch(record: Record) -> None:
-        if record["kind"] == "epoch" and record["metric"] is not None:
-            trial.report(record["metric"], record["epoch"])
-            if trial.should_prune():
-                raise optuna.TrialPruned
-
+    folder = plan.folder(key)
+    watch = _reporting(trial, plan.base.epochs, folder)
     pruned = optuna.trial.TrialState.PRUNED
     try:
         with _alive(trial):
-            run = train(plan.settings(point), plan.folder(key), samples=data, resume=True, watch=watch)
+            run = train(plan.settings(point), folder, samples=data, resume=True, watch=watch, theta=plan.theta)
     except optuna.TrialPruned:
         study.tell(trial, state=pruned, skip_if_finished=True)
-        (plan.folder(key) / "checkpoint.safetensors").unlink(missing_ok=True)
+        (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     except Diverged as error:
         trial.set_user_attr("diverged", str(error))
         study.tell(trial, state=pruned, skip_if_finished=True)
     else:
         _tell(study, trial, run, plan.theta)
+
+
+def _reporting(trial: Trial, epochs: int, folder: Path) -> Callable[[Record], None]:
+    """What tells Optuna of every epoch, and ends the run when it says so; not after the last epoch, which has cost its time."""
+    import optuna
+
+    reported: set[int] = set()
+
+    def report(record: Record) -> None:
+        value = record.get("judged", record["metric"])
+        if value is not None and record["epoch"] not in reported:
+            reported.add(record["epoch"])
+            trial.report(value, record["epoch"])
+
+    def watch(record: Record) -> None:
+        if record["kind"] == "epoch" and record["epoch"] < epochs:
+            report(record)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+
+    if (folder / "metrics.jsonl").is_file():  # of a worker that died: the rungs that it reached are this trial's too
+        for record in read_lines(folder / "metrics.jsonl"):
+            if record.get("kind") == "epoch":
+                report(record)
+    return watch
 
 
 def _tell(study: Study, trial: Trial, run: Run, theta: int) -> None:
