@@ -238,7 +238,9 @@ def test_runs_of_different_options_do_not_compete(tmp_path):
         for run in three(tmp_path / str(index), experiment="synthetic", options=each)
     ]
     rows = compare(runs)
-    assert [row.problem for row in rows[::3]] == [f"edges {edges}, snr 1, activation relu, samples 100000" for edges in (5, 10)]
+    assert [row.problem for row in rows[::3]] == [
+        f"edges {edges}, snr 1, activation relu, samples 100000" for edges in (5, 10)
+    ]
     assert [("kept:5" in row.best) for row in rows] == [False, False, True] * 2
 
 
