@@ -193,7 +193,10 @@ def test_every_experiment_is_listed_with_its_options(inface):
         ("train frobnicate --out run", "wanted mnist-mlp, mnist-conv, cifar10, synthetic, digits, or"),
         ("train nowhere.py:mine --out run", "nowhere.py"),
         ("train digits --out run --method sfwif", "did you mean sfw-if?"),
-        ("train digits --out run --method adam", "wanted sfw-if or sfw or sgd, got adam"),
+        (
+            "train digits --out run --method adam",
+            "wanted sfw-if or sfw or sgd or prune or gradual or proximal, got adam",
+        ),
         ("train digits --out run --schedule cosin", "did you mean cosine?"),
         ("train digits --out run --in-face awy", "did you mean away?"),
         ("train digits --out run --lr 1 --smoothness 2", "--smoothness"),
@@ -428,11 +431,11 @@ def test_every_option_arrives_in_the_config(inface, tmp_path):
 
 
 def test_options_of_an_experiment_arrive_as_values_of_their_kinds(inface, tmp_path):
-    options = ["-o", "edges=5", "-o", "snr=1", "--option", "activation=relu", "-o", "trial=2"]
-    arguments = ["--out", tmp_path / "run", "--epochs", "1", "--batch-size", "50000", *options]
+    options = ["-o", "edges=5", "-o", "snr=1", "--option", "activation=relu", "-o", "trial=2", "-o", "samples=500"]
+    arguments = ["--out", tmp_path / "run", "--epochs", "1", *options]
     assert inface("train", "synthetic", *arguments).code == 0
     found = config(tmp_path / "run")
-    assert found["options"] == {"edges": 5, "snr": 1.0, "activation": "relu", "trial": 2}
+    assert found["options"] == {"edges": 5, "snr": 1.0, "activation": "relu", "trial": 2, "samples": 500}
     assert isinstance(found["options"]["snr"], float)
     assert found["radius"] == [5.0, 5.0]
 
