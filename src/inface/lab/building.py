@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import inface
 from inface import FrankWolfe
@@ -26,11 +27,14 @@ from .settings import PRUNED, Settings
 __all__ = [
     "experiment_of",
     "fingerprint",
+    "frank_wolfe",
     "load_data",
     "make_model",
     "make_optimizer",
     "parts",
+    "rate_factor",
     "resolve",
+    "sample_order",
     "settings_for",
     "surroundings",
 ]
@@ -149,6 +153,11 @@ def make_optimizer(
     for group in groups:
         if group["set"] is not None and settings.constrained_lr is not None:
             group["lr"] = settings.constrained_lr
+    return frank_wolfe(settings, groups)
+
+
+def frank_wolfe(settings: Settings, groups: list[dict[str, Any]]) -> FrankWolfe:
+    """The Frank-Wolfe optimizer of settings, for groups that have their sets."""
     return FrankWolfe(
         groups,
         lr=settings.lr,
@@ -171,6 +180,21 @@ def _descent(settings: Settings, model: nn.Module, layers: list[nn.Parameter], t
     if settings.shrinkage is not None:
         return ProximalSGD(model.parameters(), layers, **common, shrinkage=settings.shrinkage)
     return torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum, foreach=True)
+
+
+def sample_order(settings: Settings, epoch: int, count: int) -> Tensor:
+    """The samples of an epoch in an order of its own, whatever happened before."""
+    generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + epoch)
+    return torch.randperm(count, generator=generator)
+
+
+def rate_factor(settings: Settings, step: int, total: int) -> float:
+    """What the learning rates are multiplied with at a step.
+
+    >>> rate_factor(Settings("digits"), 5, 10), rate_factor(Settings("digits", schedule="cosine"), 5, 10)
+    (1.0, 0.5)
+    """
+    return (1 + math.cos(math.pi * step / total)) / 2 if settings.schedule == "cosine" else 1.0
 
 
 @contextmanager

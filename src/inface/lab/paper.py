@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from .settings import Method
 
-__all__ = ["TABLE_1", "Reported"]
+__all__ = ["METHODS", "TABLE_1", "Reported"]
+
+
+METHODS: tuple[Method, ...] = ("sfw-if", "sfw", "sgd")
 
 
 @dataclass(frozen=True)

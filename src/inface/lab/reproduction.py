@@ -13,13 +13,11 @@ import torch
 
 from .building import settings_for
 from .files import read_json, write_json, write_text
-from .paper import TABLE_1
+from .paper import METHODS, TABLE_1
 from .settings import Method
 from .sweeps import Plan, Progress, paper_grid, quick_grid, sweep
 
-__all__ = ["METHODS", "reproduce_table", "table_page"]
-
-METHODS: tuple[Method, ...] = ("sfw-if", "sfw", "sgd")
+__all__ = ["reproduce_table", "table_page"]
 
 
 def reproduce_table(

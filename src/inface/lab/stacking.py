@@ -21,7 +21,18 @@ from torch.func import functional_call, vmap
 import inface
 from inface.sets import Set, blocks
 
-from .building import experiment_of, load_data, make_model, make_optimizer, parts, resolve, surroundings
+from .building import (
+    experiment_of,
+    frank_wolfe,
+    load_data,
+    make_model,
+    make_optimizer,
+    parts,
+    rate_factor,
+    resolve,
+    sample_order,
+    surroundings,
+)
 from .errors import ArgumentError
 from .evaluation import measure, summarise
 from .experiment import Experiment, Split
@@ -162,14 +173,7 @@ class _Stack:
             layer.group({"gradient_bound": layer.own_rates()} if layer.set is not None else {"set": None})
             for layer in self.layers
         ]
-        return inface.FrankWolfe(
-            groups,
-            lr=first.lr,
-            in_face=first.in_face if first.method == "sfw-if" else None,
-            momentum=first.momentum,
-            every_gradient=first.every_gradient,
-            project=True,
-        )
+        return frank_wolfe(first, groups)
 
     def train(self) -> Iterator[list[float]]:
         """Train; yields the mean losses of every epoch."""
@@ -180,11 +184,11 @@ class _Stack:
         bounds = [group.get("gradient_bound") for group in groups]
         rates = [group["lr"] for group in groups]
         for epoch in range(first.epochs):
-            orders = [self._order(one, epoch, count) for one in self.settings]
+            orders = [sample_order(one, epoch, count) for one in self.settings]
             sums = torch.zeros(len(self.settings))
             for number in range(epoch_steps):
                 if first.schedule == "cosine":
-                    factor = (1 + math.cos(math.pi * step / total)) / 2
+                    factor = rate_factor(first, step, total)
                     for group, rate, bound in zip(groups, rates, bounds, strict=True):
                         group["lr"] = rate * factor
                         if bound is not None:
@@ -194,10 +198,6 @@ class _Stack:
                 step += 1
             self.losses = sums
             yield (sums / epoch_steps).tolist()
-
-    def _order(self, settings: Settings, epoch: int, count: int) -> Tensor:
-        generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + epoch)
-        return torch.randperm(count, generator=generator)
 
     def _take(self, rows: list[Tensor]) -> Tensor:
         """One gradient of every network, one step; the losses."""

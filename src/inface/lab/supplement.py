@@ -18,6 +18,7 @@ from .claiming import config
 from .errors import LabError
 from .files import read_json, write_json, write_text
 from .names import Activation
+from .paper import METHODS
 from .run import Run
 from .settings import Method, Settings
 from .stacking import train_together
@@ -26,8 +27,6 @@ from .sweeps.grids import applied
 from .training import train
 
 __all__ = ["Cell", "Effort", "boxes", "cells", "evolution", "study_cell"]
-
-METHODS: tuple[Method, ...] = ("sfw-if", "sfw", "sgd")
 
 
 @dataclass(frozen=True)

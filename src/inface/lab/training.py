@@ -16,7 +16,18 @@ from torch import Tensor
 from inface import FrankWolfe
 
 from . import plain
-from .building import experiment_of, fingerprint, load_data, make_model, make_optimizer, parts, resolve, surroundings
+from .building import (
+    experiment_of,
+    fingerprint,
+    load_data,
+    make_model,
+    make_optimizer,
+    parts,
+    rate_factor,
+    resolve,
+    sample_order,
+    surroundings,
+)
 from .claiming import claimed, clear, config, settled
 from .errors import Diverged, LabError
 from .evaluation import measure, summarise
@@ -183,7 +194,7 @@ class _Trainer:
         try:
             while self.step < self.total:
                 epoch = self.step // self.epoch_steps
-                order = self._order(epoch)
+                order = sample_order(self.settings, epoch, len(self.train))
                 for number in range(self.step % self.epoch_steps, self.epoch_steps):
                     rows = order[number * self.settings.batch_size : (number + 1) * self.settings.batch_size]
                     self._take(rows)
@@ -200,15 +211,10 @@ class _Trainer:
         finally:
             self.metrics.close()
 
-    def _order(self, epoch: int) -> Tensor:
-        """The samples of an epoch in an order of its own, whatever happened before."""
-        generator = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + epoch)
-        return torch.randperm(len(self.train), generator=generator)
-
     def _take(self, rows: Tensor) -> None:
         """One gradient, one step."""
         if self.settings.schedule == "cosine":
-            factor = (1 + math.cos(math.pi * self.step / self.total)) / 2
+            factor = rate_factor(self.settings, self.step, self.total)
             for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
                 group["lr"] = rate * factor
         self.optimizer.zero_grad()
