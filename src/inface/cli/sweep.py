@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,7 +63,7 @@ def sweep(
             metavar="PLACE",
         ),
     ] = None,
-    pruning: Annotated[
+    no_pruning: Annotated[
         bool, typer.Option("--no-pruning", help="Train every setting to its end.", rich_help_panel=SEARCH)
     ] = False,
     theta: Annotated[
@@ -160,7 +161,7 @@ def sweep(
         study=f"{name.rpartition('/')[2]} {base.method}",
         grid=None,
         search=search or 0,
-        pruning=not pruning,
+        pruning=not no_pruning,
         theta=theta,
         seeds=seeds,
         data=None if data is None else str(data),
@@ -168,7 +169,7 @@ def sweep(
     if search is None:
         made = {"paper": paper_grid, "quick": quick_grid}.get(grid or "paper")
         chosen = made(base.method, plan.layers) if made else load_grid(Path(grid or ""), base, plan.layers)
-        plan = plan.with_grid(chosen)
+        plan = replace(plan, grid=chosen)
     from .sweeping import continued, print_results, progress
 
     with progress() as show, continued():

@@ -47,10 +47,6 @@ class Plan:
     seeds: int = 3
     data: str | None = None
 
-    def with_grid(self, grid: Grid) -> Plan:
-        """The same plan for a grid."""
-        return replace(self, grid=grid)
-
     @property
     def experiment(self) -> Experiment:
         return experiment_of(self.base)
