@@ -85,7 +85,7 @@ def test_activations_follow_every_layer_but_the_last():
     for activation, kind in (("relu", "ReLU"), ("sigmoid", "Sigmoid")):
         names = [type(layer).__name__ for layer in find("synthetic", {"activation": activation}).model()]
         assert names == ["Flatten", "Linear", kind, "Linear", kind, "Linear"]
-    block = ["Conv2d", "ReLU", "MaxPool2d"]
+    block = ["Conv2d", "MaxPool2d", "ReLU"]
     dense = ["Flatten", "Linear", "ReLU", "Linear"]
     assert [type(layer).__name__ for layer in find("mnist-conv").model()] == [*block, *block, *dense]
     assert [type(layer).__name__ for layer in find("cifar10").model()] == [*block, *block, *dense, "ReLU", "Linear"]

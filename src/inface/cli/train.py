@@ -177,6 +177,7 @@ def train(
         "threads": threads,
     }
     from inface.lab.building import settings_for
+    from inface.lab.memory import keep_freed_memory
     from inface.lab.run import Run
     from inface.lab.training import train as train_run
 
@@ -192,6 +193,7 @@ def train(
         raise ArgumentError(f"EXPERIMENT is missing: {', '.join(EXPERIMENTS)}, or file.py:name")
     settings = settings_for(**chosen)
     _refuse_what_it_ignores(settings.method, given)
+    keep_freed_memory()
     with display() as watch:
         run = train_run(
             settings,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from itertools import pairwise
 
+import torch
 from torch import nn
 
 from .names import Activation
@@ -33,7 +34,7 @@ def mnist_conv() -> nn.Sequential:
     >>> mnist_conv()(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
-    return nn.Sequential(_convolutions(1, 20, 50) | _dense(800, 500, 10))
+    return _fast(nn.Sequential(_convolutions(1, 20, 50) | _dense(800, 500, 10)))
 
 
 def cifar10_conv() -> nn.Sequential:
@@ -43,17 +44,22 @@ def cifar10_conv() -> nn.Sequential:
     >>> cifar10_conv()(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])
     """
-    return nn.Sequential(_convolutions(3, 6, 16) | _dense(400, 120, 84, 10))
+    return _fast(nn.Sequential(_convolutions(3, 6, 16) | _dense(400, 120, 84, 10)))
 
 
 def _convolutions(*channels: int) -> OrderedDict[str, nn.Module]:
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for number, (inputs, outputs) in enumerate(pairwise(channels), 1):
         layers[f"conv{number}"] = nn.Conv2d(inputs, outputs, 5)
-        layers[f"relu{number}"] = nn.ReLU()
         layers[f"pool{number}"] = nn.MaxPool2d(2)
+        layers[f"relu{number}"] = nn.ReLU()  # after pooling: the same function, on a quarter of the numbers
     return layers
 
 
 def _dense(*widths: int) -> OrderedDict[str, nn.Module]:
     return OrderedDict(perceptron(*widths).named_children())
+
+
+def _fast(model: nn.Sequential) -> nn.Sequential:
+    """The network with its filters in the order of memory in which convolutions and pooling are fast on a CPU."""
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

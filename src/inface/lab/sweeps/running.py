@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from inface.lab.errors import LabError
 from inface.lab.files import write_json
+from inface.lab.memory import keep_freed_memory
 from inface.lab.settings import Settings
 
 from .plan import Plan
@@ -139,6 +140,7 @@ def _worker(parent: int, target: Callable[..., None], *arguments: Any) -> None:
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
+    keep_freed_memory()
     try:
         target(*arguments)
     except LabError as error:
