@@ -230,6 +230,18 @@ def test_bad_settings_are_stopped_early_and_what_diverges_is_said_so(tmp_path):
     assert winner(plan, study).lr == 0.5
 
 
+def test_the_first_rung_may_be_said_and_is_then_part_of_what_a_study_was_made_for(tmp_path):
+    grid = Grid({"lr": [0.5, 1e-4, 2e-4, 3e-4]})
+    plan = plan_in(tmp_path, base=replace(BASE, method="sgd", epochs=13), grid=grid, pruning=True, first_rung=5)
+    assert plan.identity() == {**replace(plan, first_rung=None).identity(), "first_rung": 5}
+    assert "first_rung" not in replace(plan, first_rung=None).identity()
+    study = study_of(plan)
+    audit(study, plan.tuning, queue(plan))
+    tune(plan)
+    reached = Counter(max(trial.intermediate_values) for trial in counted(study))
+    assert set(reached) == {5, 12}  # stopped at the rung, or not at all: the last epoch is not reported
+
+
 def test_settings_are_judged_with_the_edges_that_are_to_stay(tmp_path):
     plan = plan_in(tmp_path, theta=5)
     study = study_of(plan)

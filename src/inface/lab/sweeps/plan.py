@@ -31,6 +31,7 @@ class Plan:
         grid: what is tried; without one, a search.
         search: how many settings a search tries.
         pruning: whether bad settings are stopped early, by successive halving.
+        first_rung: after how many epochs the first of them are stopped; if None, one in twelve of the epochs.
         theta: settings are judged by the metric with this percentage of the edges.
         seeds: how often the winner is trained on all training data and measured on the test data.
         data: the data folder, if it is not the usual one.
@@ -46,6 +47,7 @@ class Plan:
     theta: int = 100
     seeds: int = 3
     data: str | None = None
+    first_rung: int | None = None
 
     @property
     def experiment(self) -> Experiment:
@@ -74,7 +76,7 @@ class Plan:
         from importlib.metadata import version
 
         base = self.base.to_dict() | {"experiment": self.base.experiment.rpartition("/")[2]}
-        return {
+        identity = {
             "inface": version("inface"),
             "source": digest(self.base.experiment),
             "base": {key: value for key, value in base.items() if key not in ("threads", "seed", "measured_on")},
@@ -82,6 +84,7 @@ class Plan:
             "pruning": self.pruning,
             "theta": self.theta,
         }
+        return identity if self.first_rung is None else {**identity, "first_rung": self.first_rung}
 
     def settings(self, point: dict[str, Any]) -> Settings:
         """The settings of one trial."""

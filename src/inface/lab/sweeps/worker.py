@@ -40,7 +40,7 @@ def tune(plan: Plan) -> None:
     import optuna
 
     torch.set_num_threads(1)
-    rung = max(1, round(plan.base.epochs / FIRST_RUNG))
+    rung = plan.first_rung or max(1, round(plan.base.epochs / FIRST_RUNG))
     study = open_study(plan.tuning, plan.direction, plan.identity())
     study.pruner = (
         optuna.pruners.SuccessiveHalvingPruner(min_resource=rung, reduction_factor=REDUCTION)
