@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +14,9 @@ from inface.lab.names import Activation
 
 from .options import DataFolder, one_of, whole_number
 
+if TYPE_CHECKING:
+    from inface.lab.reproduction.rows import GridName
+
 __all__ = ["app"]
 
 app = typer.Typer(help="The paper's tables and figures, made again beside its own numbers.", no_args_is_help=True)
@@ -19,23 +24,37 @@ app = typer.Typer(help="The paper's tables and figures, made again beside its ow
 NETWORKS = ("mnist-mlp", "mnist-conv", "cifar10")
 
 
+Networks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--experiment",
+        help="Of mnist-mlp, mnist-conv, cifar10; may be repeated. [dim]\\[default: all][/dim]",
+        show_default=False,
+        autocompletion=one_of(*NETWORKS),
+    ),
+]
+Jobs = Annotated[int, typer.Option(help="Worker processes, one thread each.", parser=whole_number, metavar="N")]
+Sweeps = Annotated[Path, typer.Option("--out", help="The folder of the sweeps.", metavar="DIR")]
+TableFolder = Annotated[Path, typer.Option("--results", help="The folder of the table.", metavar="DIR")]
+
+
 @app.command()
 def table1(
     *,
-    experiment: Annotated[
-        list[str] | None,
+    experiment: Networks = None,
+    grid: Annotated[
+        str,
         typer.Option(
-            help="Of mnist-mlp, mnist-conv, cifar10; may be repeated. [dim]\\[default: all][/dim]",
-            show_default=False,
-            autocompletion=one_of(*NETWORKS),
+            help="paper (200 settings of a method), or coarse: its part around what is best for mnist-mlp (18).",
+            autocompletion=one_of("paper", "coarse"),
         ),
-    ] = None,
+    ] = "paper",
     quick: Annotated[
         bool, typer.Option("--quick", help="A version of minutes: few settings, three epochs, one seed.")
     ] = False,
-    jobs: Annotated[int, typer.Option(help="Worker processes, one thread each.", parser=whole_number, metavar="N")] = 1,
-    out: Annotated[Path, typer.Option(help="The folder of the sweeps.", metavar="DIR")] = Path("reproduction"),
-    results: Annotated[Path, typer.Option(help="The folder of the table.", metavar="DIR")] = Path("results"),
+    jobs: Jobs = 1,
+    out: Sweeps = Path("reproduction"),
+    results: TableFolder = Path("results"),
     data: DataFolder = None,
 ) -> None:
     """Table 1: sparsity and accuracy of SFW-IF, SFW and SGD on three networks, settings chosen on held-out data.
@@ -48,8 +67,46 @@ def table1(
 
     $ inface reproduce table1 --experiment mnist-mlp --experiment cifar10 --jobs 2
     """
-    from inface.lab.reproduction import reproduce_table
+    from inface.lab.reproduction import reproduce_paper
 
+    if grid not in ("paper", "coarse"):
+        raise ArgumentError(f"--grid: wanted paper or coarse, got {grid}{suggestion(grid, ('paper', 'coarse'))}")
+    if quick and grid != "paper":
+        raise ArgumentError("--quick has a grid of its own; wanted it or --grid")
+    chosen: GridName = "quick" if quick else "coarse" if grid == "coarse" else "paper"
+    _table(partial(reproduce_paper, grid=chosen), experiment, jobs, out, results, data)
+
+
+@app.command()
+def table2(
+    *,
+    experiment: Networks = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A version of minutes: two settings, three epochs, one seed.")
+    ] = False,
+    jobs: Jobs = 1,
+    out: Sweeps = Path("reproduction"),
+    results: TableFolder = Path("results"),
+    data: DataFolder = None,
+) -> None:
+    """A second table, beyond the paper: SFW-IF with momentum and falling steps, beside pruning and proximal SGD.
+
+    It can be killed at any moment: the same command goes on.
+
+    [bold]Examples[/bold]
+
+    $ inface reproduce table2 --quick --experiment mnist-mlp
+
+    $ inface reproduce table2 --experiment cifar10 --jobs 2
+    """
+    from inface.lab.reproduction import reproduce_beyond
+
+    _table(partial(reproduce_beyond, quick=quick), experiment, jobs, out, results, data)
+
+
+def _table(
+    make: Callable[..., Path], experiment: list[str] | None, jobs: int, out: Path, results: Path, data: Path | None
+) -> None:
     from .sweeping import continued, named_progress
 
     chosen = experiment or list(NETWORKS)
@@ -59,15 +116,8 @@ def table1(
     if jobs < 1:
         raise ArgumentError(f"--jobs: wanted a whole number >= 1, got {jobs}")
     with named_progress() as show, continued():
-        page = reproduce_table(
-            chosen,
-            out=out,
-            results=results,
-            jobs=jobs,
-            quick=quick,
-            data=None if data is None else str(data),
-            show=show,
-        )
+        folder = None if data is None else str(data)
+        page = make(chosen, out=out, results=results, jobs=jobs, data=folder, show=show)
     typer.echo(f"written: {page}")
 
 
@@ -78,7 +128,6 @@ Trials = Annotated[
     ),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="A version of minutes: few settings, two epochs, two trials.")]
-Jobs = Annotated[int, typer.Option(help="Worker processes, one thread each.", parser=whole_number, metavar="N")]
 Out = Annotated[Path, typer.Option(help="The folder of the runs.", metavar="DIR")]
 Results = Annotated[Path, typer.Option(help="The folder of the figure.", metavar="DIR")]
 

@@ -1,0 +1,149 @@
+"""From the rows of a table to its file: a sweep each, and the page written again after every one."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inface.lab.building import settings_for
+from inface.lab.files import read_json, write_json, write_text
+from inface.lab.sweeps import Plan, Progress, sweep
+
+from .pages import beyond_page, paper_page
+from .rows import GridName, Row, beyond_rows, paper_rows
+
+__all__ = ["reproduce_beyond", "reproduce_paper"]
+
+Show = Callable[[str, Progress], None]
+Page = Callable[[dict[str, Any]], str]
+
+
+def reproduce_paper(
+    experiments: Sequence[str],
+    *,
+    grid: GridName = "paper",
+    out: Path,
+    results: Path,
+    jobs: int = 1,
+    data: str | None = None,
+    show: Show | None = None,
+) -> Path:
+    """Table 1: tune, train and measure every method on every network, and write the table after each of them.
+
+    It can be killed at any moment: the same call goes on, and what is finished is not done again.
+
+    Args:
+        experiments: of ``mnist-mlp``, ``mnist-conv`` and ``cifar10``.
+        grid: the settings that are tried; ``"quick"`` is a corner of the paper's, three epochs and one seed: to see it
+            work, not to believe it.
+        out: the folder of the sweeps.
+        results: the folder of the table, as JSON and as Markdown.
+        jobs: worker processes.
+        data: the data folder, if it is not the usual one.
+        show: is called with what is going on and its progress.
+    """
+    quick = grid == "quick"
+    table = _Table("table1-quick" if quick else "table1", paper_page, out, results, jobs, data, show, quick=quick)
+    chosen = {"paper": "", "quick": " --quick", "coarse": " --grid coarse"}[grid]
+    for experiment in experiments:
+        for row in paper_rows(grid):
+            table.add(experiment, row, f"inface reproduce table1 --experiment {experiment}{chosen} --jobs {jobs}")
+    return table.page
+
+
+def reproduce_beyond(
+    experiments: Sequence[str],
+    *,
+    out: Path,
+    results: Path,
+    jobs: int = 1,
+    quick: bool = False,
+    data: str | None = None,
+    show: Show | None = None,
+) -> Path:
+    """The second table, "beyond the paper"; the arguments are those of :func:`reproduce_paper`.
+
+    Args:
+        experiments: as there.
+        out: as there.
+        results: as there.
+        jobs: as there.
+        quick: two settings of every method, three epochs and one seed.
+        data: as there.
+        show: as there.
+    """
+    table = _Table("table2-quick" if quick else "table2", beyond_page, out, results, jobs, data, show, quick=quick)
+    for experiment in experiments:
+        for row in beyond_rows(experiment, quick=quick):
+            chosen = " --quick" if quick else ""
+            table.add(experiment, row, f"inface reproduce table2 --experiment {experiment}{chosen} --jobs {jobs}")
+    return table.page
+
+
+class _Table:
+    """A table that grows by one sweep at a time."""
+
+    def __init__(
+        self,
+        name: str,
+        write: Page,
+        out: Path,
+        results: Path,
+        jobs: int,
+        data: str | None,
+        show: Show | None,
+        *,
+        quick: bool,
+    ) -> None:
+        self.write, self.out, self.jobs, self.data, self.show, self.quick = write, out / name, jobs, data, show, quick
+        self.file, self.page = results / f"{name}.json", results / f"{name}.md"
+
+    def add(self, experiment: str, row: Row, command: str) -> None:
+        """Do the sweep of a row, unless it is done, and write the table with it."""
+        title = f"{experiment} {row.name}"
+        show = self.show
+        found = sweep(
+            self._plan(experiment, row), jobs=self.jobs, show=None if show is None else lambda state: show(title, state)
+        )
+        table: dict[str, Any] = read_json(self.file) if self.file.is_file() else {"format": 2, "experiments": {}}
+        rows = table["experiments"].setdefault(experiment, {})
+        rows[row.method if self.write is paper_page else row.name] = {
+            "told": row.told,
+            "method": row.method,
+            "command": command,
+            "versions": _versions(),
+            "chosen_with": row.theta,
+            "grid": {name: list(values) for name, values in row.grid.axes.items()},
+            **{key: found[key] for key in ("best", "validation", "final", "trial_seconds")},
+            "trials": [
+                {key: trial[key] for key in ("settings", "state", "epochs", "value")} for trial in found["trials"]
+            ],
+        }
+        write_json(self.file, table)
+        write_text(self.page, self.write(table))
+
+    def _plan(self, experiment: str, row: Row) -> Plan:
+        folder = str(self.out / experiment / row.name)
+        given = {**row.given, "epochs": 3} if self.quick else row.given
+        return Plan(
+            settings_for(experiment, method=row.method, **given),
+            folder,
+            folder,
+            f"{experiment} {row.method}",
+            row.grid,
+            pruning=row.pruning,
+            theta=row.theta,
+            seeds=1 if self.quick else 3,
+            data=self.data,
+            first_rung=row.first_rung,
+        )
+
+
+def _versions() -> dict[str, str]:
+    installed = {name: version(name) for name in ("inface", "torch", "numpy", "numba", "optuna")}
+    return {"python": platform.python_version(), **installed, "torch": torch.__version__}
