@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .errors import ArgumentError, LabError
+from .errors import ArgumentError, LabError, Occupied
 from .files import read_json
 from .run import FORMAT, Run
 from .settings import Settings
@@ -34,7 +34,7 @@ def claimed(path: Path) -> Iterator[None]:
         lock = FileLock(path / ".lock", timeout=0)
         lock.acquire()
     except Timeout:
-        raise ArgumentError(f"{path}: another process is training there") from None
+        raise Occupied(f"{path}: another process is training there") from None
     except OSError as error:
         raise ArgumentError(f"{path}: cannot be the folder of a run: {error.strerror}") from None
     try:

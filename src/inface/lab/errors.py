@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["ArgumentError", "Diverged", "LabError", "suggestion"]
+__all__ = ["ArgumentError", "Diverged", "LabError", "Occupied", "suggestion"]
 
 
 class LabError(Exception):
@@ -23,6 +23,10 @@ class ArgumentError(LabError, ValueError):
     """What was asked for cannot be: an unknown name, a value out of range."""
 
     exit_code = 2
+
+
+class Occupied(ArgumentError):  # noqa: N818 - what it is called
+    """The folder of a run in which another process is training."""
 
 
 class Diverged(LabError, ArithmeticError):  # noqa: N818 - what it is called

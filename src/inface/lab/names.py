@@ -1,9 +1,20 @@
-"""Names of the built-in experiments, for whoever needs nothing but names."""
+"""Names of experiments, methods and settings, for whoever needs nothing but names."""
 
 from typing import Literal
 
-__all__ = ["EXPERIMENTS", "Activation"]
+__all__ = ["EXPERIMENTS", "METHODS", "READ_BY", "Activation"]
 
 Activation = Literal["relu", "sigmoid"]
 
 EXPERIMENTS = ("mnist-mlp", "mnist-conv", "cifar10", "synthetic", "digits")
+METHODS = ("sfw-if", "sfw", "sgd", "prune", "gradual", "proximal")
+
+# The methods that look at a setting; what is not here, all of them do.
+READ_BY = {
+    "constrained_lr": ("sfw-if", "sfw"),
+    "radius": ("sfw-if", "sfw"),
+    "in_face": ("sfw-if",),
+    "every_gradient": ("sfw-if",),
+    "keep": ("prune", "gradual"),
+    "shrinkage": ("proximal",),
+}

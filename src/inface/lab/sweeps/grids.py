@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from inface.lab.errors import ArgumentError, suggestion
+from inface.lab.names import READ_BY
 from inface.lab.settings import Method, Settings
 
-__all__ = ["Grid", "applied", "load_grid", "paper_grid", "quick_grid"]
+__all__ = ["Grid", "applied", "load_grid", "paper_grid", "quick_grid", "search_space", "setting_of"]
 
 # What a grid may list, beside "radius 1", "radius 2", ... of each constrained layer by itself.
 AXES = (
@@ -69,6 +70,30 @@ def quick_grid(method: Method, layers: int) -> Grid:
     return Grid(axes)
 
 
+def search_space(method: Method, layers: int) -> dict[str, tuple[float, float]]:
+    """What a search draws, and between which numbers, uniformly in their logarithms.
+
+    >>> sorted(search_space("sfw", 2)), sorted(search_space("sgd", 2))
+    (['1 - momentum', 'constrained_lr', 'lr', 'radius 1', 'radius 2'], ['1 - momentum', 'lr'])
+    """
+    space = {"lr": (0.01, 2.0)}
+    if method in ("sfw-if", "sfw"):
+        space["constrained_lr"] = (0.05, 50.0)
+        space |= {f"radius {layer}": (0.1, 100.0) for layer in range(1, layers + 1)}
+    return space | {"1 - momentum": (0.005, 1.0)}
+
+
+def setting_of(axis: str) -> str:
+    """The setting that an axis of a grid or of a search decides.
+
+    >>> setting_of("smoothness"), setting_of("radius 2"), setting_of("1 - momentum"), setting_of("epochs")
+    ('lr', 'radius', 'momentum', 'epochs')
+    """
+    if axis.startswith("radius "):
+        return "radius"
+    return {"smoothness": "lr", "1 - momentum": "momentum"}.get(axis, axis)
+
+
 def applied(base: Settings, point: Mapping[str, Any], layers: int) -> Settings:
     """Settings with the values of a point of a grid.
 
@@ -100,6 +125,9 @@ def applied(base: Settings, point: Mapping[str, Any], layers: int) -> Settings:
 def load_grid(file: Path, base: Settings, layers: int) -> Grid:
     """A grid from a YAML (or JSON) file of lists; what is wrong in it is named with its line, before anything is tried.
 
+    So is what would be tried twice: a setting that the method does not look at, a value that means the same as another,
+    two lists that decide the same setting.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "grid.yaml")
@@ -119,17 +147,26 @@ def load_grid(file: Path, base: Settings, layers: int) -> Grid:
         raise ArgumentError(f"{file}: is empty; wanted lists of values, such as smoothness: [1, 4, 16]")
     axes: dict[str, list[Any]] = {}
     for key, node in root.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise _wrong(file, key, "wanted the name of a setting")
         if key.value in axes:
             raise _wrong(file, key, f"{key.value} is there twice")
+        for other in axes:
+            if setting_of(key.value) == setting_of(other) and not _are_parts(key.value, other):
+                told = ", lr = 1 / (2 L)" if "lr" in (key.value, other) else ""
+                raise _wrong(file, key, f"{other} and {key.value} say the same thing{told}; wanted one of them")
         axes[key.value] = _axis(file, key, node, base, layers)
-    if "lr" in axes and "smoothness" in axes:
-        raise ArgumentError(f"{file}: lr and smoothness say the same thing, lr = 1 / (2 L); wanted one of them")
     grid = Grid(axes)
     try:
         applied(base, grid.points()[0], layers)
     except ArgumentError as error:
         raise ArgumentError(f"{file}: {error}") from None
     return grid
+
+
+def _are_parts(one: str, other: str) -> bool:
+    """Whether two axes are the radii of two layers."""
+    return one.startswith("radius ") and other.startswith("radius ")
 
 
 def _axis(file: Path, key: Any, node: Any, base: Settings, layers: int) -> list[Any]:
@@ -140,9 +177,12 @@ def _axis(file: Path, key: Any, node: Any, base: Settings, layers: int) -> list[
     if key.value not in known:
         guess = suggestion(str(key.value), known) or f"; wanted one of {', '.join(known)}"
         raise _wrong(file, key, f"there is no setting {key.value}{guess}")
+    if base.method not in READ_BY.get(setting_of(key.value), (base.method,)):
+        raise _wrong(file, key, f"{key.value} means nothing to --method {base.method}")
     if not isinstance(node, yaml.SequenceNode) or not node.value:
         raise _wrong(file, key, f"{key.value}: wanted a list of at least one value")
     values: list[Any] = []
+    settled: list[Settings] = []
     for item in node.value:
         try:
             value = yaml.SafeLoader("").construct_object(item, deep=True)
@@ -152,10 +192,14 @@ def _axis(file: Path, key: Any, node: Any, base: Settings, layers: int) -> list[
         if value in values:
             raise _wrong(file, item, f"{key.value}: {value} is there twice")
         try:
-            _check(base, key.value, value, layers)
+            settings = _settled(base, key.value, value, layers)
         except ArgumentError as error:
             raise _wrong(file, item, str(error)) from None
+        if settings in settled:
+            same = values[settled.index(settings)]
+            raise _wrong(file, item, f"{key.value}: {value} is the same as {same}; wanted one of them")
         values.append(value)
+        settled.append(settings)
     return values
 
 
@@ -170,10 +214,10 @@ def _wrong(file: Path, node: Any, message: str) -> ArgumentError:
     return ArgumentError(f"{file}:{node.start_mark.line + 1}: {message}")
 
 
-def _check(base: Settings, name: str, value: Any, layers: int) -> None:
-    """Refuse a value that no run could have."""
-    from inface.lab.building import experiment_of
+def _settled(base: Settings, name: str, value: Any, layers: int) -> Settings:
+    """The settings of a run with this value, with everything said; a value that no run could have is refused."""
+    from inface.lab.building import resolve
 
     if name.startswith("radius "):
         name, value = "radius", [value] * layers
-    experiment_of(applied(base, {name: value}, layers))
+    return resolve(applied(base, {name: value}, layers))

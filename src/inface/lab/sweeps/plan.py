@@ -15,8 +15,9 @@ from inface.lab.settings import Settings
 
 from .grids import Grid, applied
 from .study import Direction, Place
+from .trials import Agenda
 
-__all__ = ["Plan", "key_of"]
+__all__ = ["Plan", "key_of", "parameters_of", "point_of"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,22 @@ class Plan:
         """The study of the winner's final runs."""
         return Place(self.storage, f"{self.study} final")
 
+    @property
+    def agenda(self) -> Agenda:
+        """The settings to try.
+
+        In the order of their keys, which is as good as random: successive halving compares with what came before, and a
+        grid that begins in a bad corner would have its worst settings trained to their end.
+        """
+        if self.grid is None:
+            return Agenda(draws=self.search)
+        return Agenda({key: parameters_of(point) for key, point in sorted(self.points().items())})
+
+    @property
+    def final_agenda(self) -> Agenda:
+        """The winner's final runs."""
+        return Agenda({f"seed {seed}": {"seed": seed} for seed in range(self.seeds)})
+
     def identity(self) -> dict[str, Any]:
         """What must be the same for all who work on the study."""
         from importlib.metadata import version
@@ -106,3 +123,25 @@ def key_of(point: dict[str, Any]) -> str:
     True
     """
     return hashlib.sha256(json.dumps(point, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def parameters_of(point: dict[str, Any]) -> dict[str, Any]:
+    """A point as the parameters of a trial: Optuna's categories can hold a list as text.
+
+    >>> parameters_of({"lr": 0.5, "radius": [1, 10]})
+    {'lr': 0.5, 'radius': '[1, 10]'}
+    """
+    return {name: json.dumps(value) if isinstance(value, list | tuple) else value for name, value in point.items()}
+
+
+def point_of(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The point of a grid, or of a search, that a trial's parameters stand for.
+
+    >>> point_of({"lr": 0.5, "radius": "[1, 10]", "1 - momentum": 0.25})
+    {'lr': 0.5, 'radius': [1, 10], 'momentum': 0.75}
+    """
+    lists = {name: json.loads(value) for name, value in parameters.items() if str(value).startswith("[")}
+    point = {**parameters, **lists}
+    if "1 - momentum" in point:
+        point["momentum"] = 1 - point.pop("1 - momentum")
+    return point

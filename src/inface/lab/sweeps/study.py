@@ -1,14 +1,10 @@
-"""The study that all workers of a sweep share: no setting is lost, none is counted twice, whoever is killed when.
+"""The study that all workers of a sweep share: where it is, and what it was made for.
 
-Optuna keeps it: in a journal file by default, which any number of processes may share, or in a database. The settings of
-a grid are trials that wait in it; a worker takes one by changing its state, which only one can. A trial whose worker
-died is given up and its setting waits again.
+Optuna keeps it: in a journal file by default, which any number of processes may share, or in a database.
 """
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,14 +16,10 @@ from inface.lab.errors import ArgumentError, LabError
 
 if TYPE_CHECKING:
     from optuna.study import Study
-    from optuna.trial import FrozenTrial, Trial
 
 Direction = Literal["maximize", "minimize"]
 
-__all__ = ["ALIVE", "Direction", "Place", "audit", "counted", "myself", "open_study", "revive", "take"]
-
-ALIVE = 20.0  # seconds between two signs of life of a worker
-DEAD = 120.0  # without one, a worker on another machine is dead
+__all__ = ["Direction", "Place", "open_study"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,7 @@ class Place:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """For one process at a time of those that share the folder; with a database, :func:`take` settles what is doubled."""
+        """For one process at a time of those that share the folder; in a database, what is doubled is settled later."""
         from filelock import FileLock
 
         if self.is_url:
@@ -64,6 +56,18 @@ class Place:
             return
         with FileLock(Path(self.storage) / ".study.lock"):
             yield
+
+    @contextmanager
+    def reached(self) -> Iterator[None]:
+        """What goes wrong with the storage in one line, without its password."""
+        import optuna
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except (optuna.exceptions.StorageInternalError, SQLAlchemyError) as error:
+            reason = " ".join(str(error).split()).replace(self.storage, "it")
+            raise LabError(f"the study {self.name} cannot be reached: {reason}") from None
 
 
 def open_study(place: Place, direction: Direction, identity: dict[str, Any]) -> Study:
@@ -79,7 +83,7 @@ def open_study(place: Place, direction: Direction, identity: dict[str, Any]) -> 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     if not place.is_url:
         Path(place.storage).mkdir(parents=True, exist_ok=True)
-    with place.alone():
+    with place.reached(), place.alone():
         storage = _storage(place)
         study = optuna.create_study(storage=storage, study_name=place.name, direction=direction, load_if_exists=True)
         found = study.user_attrs.get("identity")
@@ -87,73 +91,10 @@ def open_study(place: Place, direction: Direction, identity: dict[str, Any]) -> 
             study.set_user_attr("identity", identity)
         elif told := _differences(found, identity):
             raise ArgumentError(
-                f"{place.shown}: the study {place.name} was made for something else ({told}); another --out begins another"
+                f"{place.shown}: the study {place.name} was made for something else ({told}); "
+                f"another --out, or another --study, begins another"
             )
     return study
-
-
-def audit(study: Study, place: Place, settings: dict[str, dict[str, Any]]) -> None:
-    """See to it that every setting is done, running or waiting.
-
-    Args:
-        study: the study.
-        place: where it is.
-        settings: from a key to the parameters of a trial.
-    """
-    with place.alone():
-        present = {trial.user_attrs.get("key") for trial in study.get_trials(deepcopy=False) if not _failed(trial)}
-        for key, parameters in settings.items():
-            if key not in present:
-                study.enqueue_trial(parameters, user_attrs={"key": key})
-
-
-def take(study: Study) -> Trial | None:
-    """The next trial that waits, or nothing if none does."""
-    import optuna
-
-    while any(trial.state == optuna.trial.TrialState.WAITING for trial in study.get_trials(deepcopy=False)):
-        trial = study.ask()
-        key = trial.user_attrs.get("key")
-        if key is None:  # another worker took the last one; this is a trial of nothing
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            return None
-        if _elsewhere(study, trial.number, key):
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            continue
-        trial.set_user_attr("worker", myself())
-        return trial
-    return None
-
-
-def revive(study: Study) -> int:
-    """Give up the trials whose workers are dead; how many there were. :func:`audit` lets their settings wait again."""
-    import optuna
-
-    given_up = 0
-    for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
-        if _is_dead(trial):
-            try:
-                study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-            except (ValueError, optuna.exceptions.UpdateFinishedTrialError):
-                continue  # somebody else was first
-            given_up += 1
-    return given_up
-
-
-def counted(study: Study) -> list[FrozenTrial]:
-    """The trials that count: of each setting, the first that came to an end."""
-    import optuna
-
-    ended = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
-    first: dict[Any, FrozenTrial] = {}
-    for trial in study.get_trials(deepcopy=False, states=ended):
-        first.setdefault(trial.user_attrs.get("key", trial.number), trial)
-    return list(first.values())
-
-
-def myself() -> dict[str, Any]:
-    """This process, with a sign of life."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid()), "seen": time.time()}
 
 
 def _differences(found: Any, wanted: Any, name: str = "") -> str:
@@ -165,59 +106,31 @@ def _differences(found: Any, wanted: Any, name: str = "") -> str:
     return "" if found == wanted else f"{name} {found!r}, wanted {wanted!r}"
 
 
-def _failed(trial: FrozenTrial) -> bool:
-    import optuna
-
-    return trial.state == optuna.trial.TrialState.FAIL
-
-
-def _elsewhere(study: Study, number: int, key: str) -> bool:
-    """Whether an earlier trial of the same setting is running or done."""
-    import optuna
-
-    busy = (optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
-    return any(
-        trial.number < number and trial.user_attrs.get("key") == key
-        for trial in study.get_trials(deepcopy=False, states=busy)
-    )
-
-
-def _is_dead(trial: FrozenTrial) -> bool:
-    worker = trial.user_attrs.get("worker")
-    if worker is None:  # taken, and killed before it could say by whom; or just now
-        begun = trial.datetime_start
-        return begun is not None and time.time() - begun.timestamp() > DEAD / 10
-    if worker["host"] == socket.gethostname():
-        return bool(_started(worker["pid"]) != worker["started"])
-    return bool(time.time() - worker["seen"] > DEAD)
-
-
-def _started(pid: int) -> str | None:
-    """When a process of this machine was started, in the words of the machine; nothing if there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-    except OSError:
-        try:
-            os.kill(pid, 0)
-        except OSError:
-            return None
-        return "unknown"
-
-
 def _storage(place: Place) -> Any:
     import optuna
-    from optuna.storages import JournalStorage, RDBStorage
+    from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         if place.is_url:
-            return RDBStorage(place.storage)
+            return _database(place.storage)
         file = str(Path(place.storage) / "study.journal")
         return JournalStorage(JournalFileBackend(file, lock_obj=_lock(file)))
     except (optuna.exceptions.OptunaError, SQLAlchemyError, ImportError, ValueError, OSError) as error:
         reason = " ".join(str(error).split()).replace(place.storage, "it")
         raise LabError(f"the study cannot be opened: {reason}") from None
+
+
+def _database(url: str) -> Any:
+    from optuna.storages import RDBStorage
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        return RDBStorage(url)
+    except SQLAlchemyError:  # somebody may be making the same tables at this moment
+        time.sleep(1.0)
+        return RDBStorage(url)
 
 
 def _lock(file: str) -> Any:
