@@ -14,15 +14,15 @@ import optuna
 import pytest
 
 from inface.cli.app import run as command
-from inface.lab import ArgumentError, LabError, Run, Settings, settings_for
-from inface.lab.paper import TABLE_1
-from inface.lab.reproduction import table_page
-from inface.lab.sweeps import Grid, Plan, Progress, load_grid, paper_grid, quick_grid, sweep
+from inface.cli.sweep import _tried
+from inface.lab import ArgumentError, LabError, Run, Settings
+from inface.lab.sweeps import Grid, Plan, Progress, load_grid, paper_grid, quick_grid
 from inface.lab.sweeps.grids import applied
 from inface.lab.sweeps.plan import key_of
 from inface.lab.sweeps.running import _progress
-from inface.lab.sweeps.study import Place, audit, counted, open_study, revive, take
-from inface.lab.sweeps.worker import finish, queue, tune, winner
+from inface.lab.sweeps.study import Place, open_study
+from inface.lab.sweeps.trials import Agenda, audit, best_of, counted, revive, take
+from inface.lab.sweeps.worker import final_identity, finish, tune, winner
 
 BASE = Settings("digits", method="sfw", epochs=3, batch_size=300, threads=1)
 SMALL = Grid({"lr": [0.05, 0.5], "radius 1": [1.0, 5.0], "radius 2": [5.0]})
@@ -70,6 +70,12 @@ def test_a_point_gives_the_settings_that_it_says():
         ("radius 1: [1]\nradius 3: [2]\n", 2, "there is no setting radius 3"),
         ("schedule: [cosin]\n", 1, "schedule: wanted constant or cosine, got cosin; did you mean cosine?"),
         ("radius: [[1, a]]\n", 1, "radius: wanted numbers"),
+        ("lr: [0.1]\nradius: [5, 2, [5, 5]]\n", 2, "radius: [5, 5] is the same as 5; wanted one of them"),
+        ("lr: [0.1]\nsmoothness: [4]\n", 2, "lr and smoothness say the same thing, lr = 1 / (2 L); wanted one"),
+        ("radius 1: [1]\nradius 2: [1]\nradius: [5]\n", 3, "radius 1 and radius say the same thing; wanted one"),
+        ("lr: [0.1]\nin_face: [away, pairwise]\n", 2, "in_face means nothing to --method sfw"),
+        ("keep: [0.1]\n", 1, "keep means nothing to --method sfw"),
+        ("? [a, b]\n: [1]\n", 1, "wanted the name of a setting"),
     ],
 )
 def test_a_wrong_grid_file_is_refused_with_the_line(tmp_path, text, line, words):
@@ -87,7 +93,6 @@ def test_a_wrong_grid_file_is_refused_with_the_line(tmp_path, text, line, words)
         ("", "is empty"),
         ("[1, 2]\n", "is empty; wanted lists of values"),
         ("lr: [0.1\n", "is not YAML"),
-        ("lr: [0.1]\nsmoothness: [4]\n", "say the same thing"),
         ("radius 1: [1]\n", "wanted radius 1, radius 2: one for each constrained layer"),
         ("lr: [!!python/object/apply:os.getcwd []]\n", "YAML"),
     ],
@@ -134,11 +139,11 @@ def test_every_setting_waits_once_however_often_it_is_asked_for(tmp_path):
     study = open_study(place, "maximize", {})
     settings = {str(number): {"x": number} for number in range(5)}
     for _ in range(3):
-        audit(study, place, settings)
+        audit(study, place, Agenda(settings))
     taken = [take(study).user_attrs["key"] for _ in range(5)]
     assert sorted(taken) == sorted(settings)
     assert take(study) is None
-    audit(study, place, settings)
+    audit(study, place, Agenda(settings))
     assert take(study) is None
     assert revive(study) == 0  # this process, which took them, is alive
 
@@ -147,10 +152,11 @@ def test_a_setting_whose_worker_died_waits_again_and_is_counted_once(tmp_path):
     place = Place(str(tmp_path), "study")
     study = open_study(place, "maximize", {})
     settings = {"a": {"x": 1}, "b": {"x": 2}}
-    audit(study, place, settings)
+    audit(study, place, Agenda(settings))
     program = (
         "import os, signal\n"
-        "from inface.lab.sweeps.study import Place, open_study, take\n"
+        "from inface.lab.sweeps.study import Place, open_study\n"
+        "from inface.lab.sweeps.trials import take\n"
         f"take(open_study(Place({str(tmp_path)!r}, 'study'), 'maximize', {{}}))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -159,7 +165,7 @@ def test_a_setting_whose_worker_died_waits_again_and_is_counted_once(tmp_path):
     assert take(study) is None
     assert revive(study) == 1
     assert revive(study) == 0
-    audit(study, place, settings)
+    audit(study, place, Agenda(settings))
     again = take(study)
     assert {other.user_attrs["key"], again.user_attrs["key"]} == {"a", "b"}
     for trial in (other, again):
@@ -176,7 +182,7 @@ def swept(tmp_path_factory):
     """A sweep, done in this process: its plan and its study."""
     plan = plan_in(tmp_path_factory.mktemp("sweep"))
     study = study_of(plan)
-    audit(study, plan.tuning, queue(plan))
+    audit(study, plan.tuning, plan.agenda)
     tune(plan)
     finish(plan, winner(plan, study))
     return plan, study
@@ -211,16 +217,39 @@ def test_a_finished_sweep_does_nothing_again(swept):
     tune(plan)
     finish(plan, winner(plan, study))
     assert len(study.trials) == before
-    assert _progress(study, "settings", 4, 2) == Progress(
+    assert _progress(study, plan.agenda, "settings", 2) == Progress(
         "settings", 4, 4, 0, 0, max(trial.value for trial in study.trials), 0.0
     )
+
+
+def test_of_final_runs_no_best_is_shown(swept):
+    plan, study = swept
+    last = open_study(plan.final, plan.direction, final_identity(plan, winner(plan, study)))
+    assert _progress(last, plan.final_agenda, "final runs", 2) == Progress("final runs", 1, 1, 0, 0, None, 0.0)
+
+
+def test_where_less_is_better_the_least_is_chosen_and_what_is_worse_is_stopped(tmp_path):
+    base = Settings("synthetic", {"samples": 100, "edges": 3}, "sgd", epochs=12, batch_size=20, threads=1)
+    grid = Grid({"lr": [1e-5, 2e-5, 3e-5, 4e-5, 5e-5, 0.05, 1e9]})
+    plan = plan_in(tmp_path, base=base, grid=grid, pruning=True)
+    assert plan.direction == "minimize"
+    tune(plan)
+    study = study_of(plan)
+    errors = {trial.params["lr"]: trial for trial in counted(study)}
+    assert len(errors) == 7
+    complete = [trial.value for trial in errors.values() if trial.state.name == "COMPLETE"]
+    assert errors[0.05].value == min(complete)
+    assert winner(plan, study).lr == best_of(study).params["lr"] == 0.05
+    assert _progress(study, plan.agenda, "settings", 1).best == min(complete)
+    assert any(errors[lr].state.name == "PRUNED" for lr in grid.axes["lr"][:5])
+    assert "diverged" in errors[1e9].user_attrs
 
 
 def test_bad_settings_are_stopped_early_and_what_diverges_is_said_so(tmp_path):
     grid = Grid({"lr": [0.5, 1e-4, 2e-4, 3e-4, 1e30]})
     plan = plan_in(tmp_path, base=replace(BASE, method="sgd", epochs=13), grid=grid, pruning=True)
     study = study_of(plan)
-    audit(study, plan.tuning, queue(plan))
+    audit(study, plan.tuning, plan.agenda)
     tune(plan)
     states = {trial.params["lr"]: trial for trial in counted(study)}
     assert states[0.5].state.name == "COMPLETE"
@@ -236,7 +265,7 @@ def test_the_first_rung_may_be_said_and_is_then_part_of_what_a_study_was_made_fo
     assert plan.identity() == {**replace(plan, first_rung=None).identity(), "first_rung": 5}
     assert "first_rung" not in replace(plan, first_rung=None).identity()
     study = study_of(plan)
-    audit(study, plan.tuning, queue(plan))
+    audit(study, plan.tuning, plan.agenda)
     tune(plan)
     reached = Counter(max(trial.intermediate_values) for trial in counted(study))
     assert set(reached) == {5, 12}  # stopped at the rung, or not at all: the last epoch is not reported
@@ -245,7 +274,7 @@ def test_the_first_rung_may_be_said_and_is_then_part_of_what_a_study_was_made_fo
 def test_settings_are_judged_with_the_edges_that_are_to_stay(tmp_path):
     plan = plan_in(tmp_path, theta=5)
     study = study_of(plan)
-    audit(study, plan.tuning, queue(plan))
+    audit(study, plan.tuning, plan.agenda)
     tune(plan)
     for trial in counted(study):
         assert trial.value == trial.user_attrs["summary"]["kept"]["5"]
@@ -257,7 +286,7 @@ def test_settings_are_judged_with_the_edges_that_are_to_stay(tmp_path):
 def test_a_setting_given_up_and_not_yet_waiting_again_is_not_lost(tmp_path):
     plan = plan_in(tmp_path)
     study = study_of(plan)
-    audit(study, plan.tuning, queue(plan))
+    audit(study, plan.tuning, plan.agenda)
     study.tell(take(study), state=optuna.trial.TrialState.FAIL)  # as a worker does that dies before the setting waits
     tune(plan)
     assert len(counted(study)) == 4
@@ -266,7 +295,7 @@ def test_a_setting_given_up_and_not_yet_waiting_again_is_not_lost(tmp_path):
 def test_a_study_may_be_in_a_database(tmp_path):
     plan = plan_in(tmp_path / "runs", storage=f"sqlite:///{tmp_path / 'study.db'}", grid=Grid({"lr": [0.1, 0.2]}))
     study = study_of(plan)
-    audit(study, plan.tuning, queue(plan))
+    audit(study, plan.tuning, plan.agenda)
     tune(plan)
     assert len(counted(study)) == 2
 
@@ -289,8 +318,9 @@ def test_a_search_tries_as_many_settings_as_asked_for(tmp_path):
 
 def test_a_sweep_in_which_everything_diverges_says_so(tmp_path):
     plan = plan_in(tmp_path, base=replace(BASE, method="sgd"), grid=Grid({"lr": [1e30]}), seeds=0)
+    tune(plan)
     with pytest.raises(LabError, match="no setting came to its end"):
-        sweep(plan)
+        winner(plan, study_of(plan))
 
 
 # ---------------------------------------------------------------------- processes that are killed
@@ -368,37 +398,83 @@ def test_a_sweep_whose_processes_are_killed_again_and_again_loses_and_repeats_no
     assert len(results["final"]) == 1
 
 
+# ---------------------------------------------------------------------- the command line
+
+
 def test_sweeping_from_the_command_line(tmp_path, capsys):
-    arguments = ["sweep", "digits", "--out", str(tmp_path), "--method", "sgd", "--grid", "quick", "--epochs", "1"]
-    assert command([*arguments, "--seeds", "2"]) == 0
-    out = capsys.readouterr().out
-    assert "settings 2/2" in out
-    assert "final run 1, on the test data" in out
-    assert command([*arguments, "--grid", "quick", "--search", "3"]) == 2
-    assert command([*arguments, "--jobs", "0"]) == 2
-    assert command([*arguments, "--theta", "5"]) == 2  # another study
+    storage = f"sqlite:///{tmp_path / 'studies.db'}"
+    words = ["sweep", "digits", "--storage", storage, "--study", "mine", "--grid", "quick", "--epochs", "1"]
+    words += ["--method", "gradual", "--keep", "0.5", "--momentum", "0.5"]
+    first = [*words, "--out", str(tmp_path / "first")]
+    assert command([*first, "--seeds", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "settings 2/2" in told
+    assert not any("final runs" in line and "best" in line for line in told.splitlines())
+    assert "final run 1, on the test data" in told
+    found = json.loads((tmp_path / "first" / "results.json").read_text())
+    assert (found["best"]["method"], found["best"]["keep"], found["best"]["momentum"]) == ("gradual", 0.5, 0.5)
+    assert (len(found["trials"]), len(found["final"])) == (2, 2)
 
+    assert command([*first, "--seeds", "1"]) == 0  # all of it is done
+    told = capsys.readouterr().out
+    assert "final runs 1/1" in told
+    assert "final run 1" not in told
+    assert command([*first, "--seeds", "0"]) == 0
+    told = capsys.readouterr().out
+    assert "validation" in told
+    assert "final" not in told
+    assert json.loads((tmp_path / "first" / "results.json").read_text())["final"] == []
 
-# ---------------------------------------------------------------------- the table
-
-
-def test_the_table_has_the_papers_numbers_beside_ours():
-    final = {
-        "layers": {"a": {"percent": 9.0}, "b": {"percent": 1.5}},
-        "kept": dict.fromkeys(("100", "50", "25", "10", "5", "2"), 97.0),
-        "network": {"percent": 8.0},
+    refusals = {
+        "made for something else (theta 100, wanted 5); another --out, or another --study": [*first, "--theta", "5"],
+        "first: is the folder of the sweep mine; wanted another --out for other": [*first, "--study", "other"],
     }
-    found = {
-        "best": settings_for("mnist-mlp", lr=0.125, radius=[1.0, 10.0]).to_dict(),
-        "final": [final, final],
-        "trials": [{"epochs": 25}],
-        "trial_seconds": 60.0,
-    }
-    page = table_page({"command": "inface reproduce table1", "sweeps": {"mnist-mlp": {"sfw-if": found}}})
-    row = next(line for line in page.splitlines() if line.startswith("| sfw-if"))
-    assert "| 4; 1, 10 | 9.00 ± 0.00 [10.05] | 1.50 ± 0.00 [1.55] | 97.00 ± 0.00 [96.88]" in row
-    assert set(TABLE_1) == {"mnist-mlp", "mnist-conv", "cifar10"}
-    assert all(len(reported.kept) == 5 for methods in TABLE_1.values() for reported in methods.values())
+    for words, arguments in refusals.items():
+        assert command(arguments) == 2
+        assert words in capsys.readouterr().err
+    optuna.create_study(storage=storage, study_name="other")  # a place for several
+    assert {"mine", "mine final", "other"} == set(optuna.get_all_study_names(storage))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--search 3 --momentum 0.9", "--momentum and --search, which tries momentum: wanted one of them"),
+        ("--search 3 --constrained-lr 2", "--constrained-lr and --search, which tries constrained_lr"),
+        ("--search 3 --radius 1 2", "--radius and --search, which tries radius 1"),
+        ("--lr 0.1", "--lr and --grid paper, which tries smoothness"),
+        ("--grid quick --smoothness 4", "--smoothness and --grid quick, which tries smoothness"),
+        ("--radius 1", "--radius and --grid paper, which tries radius 1"),
+        ("--grid FILE --epochs 5", "--epochs and --grid FILE, which tries epochs"),
+        ("--grid FILE --keep 0.5 --method prune", "--keep and --grid FILE, which tries keep"),
+        ("--method sgd --in-face away", "--in-face means nothing to --method sgd"),
+        ("--method prune", "keep: wanted a number in (0, 1], which the method needs, got None"),
+        ("--method proximal --search 3", "shrinkage: wanted a number > 0, which the method needs"),
+        ("--method proximal --grid OTHER", "shrinkage: wanted a number > 0, which the method needs"),
+        ("--method prun", "did you mean prune?"),
+        ("--grid quick --search 3", "--grid and --search are two ways"),
+        ("--search 0", "--search: wanted a whole number >= 1, got 0"),
+        ("--jobs 0", "--jobs: wanted a whole number >= 1, got 0"),
+        ("--theta 3", "--theta: wanted one of"),
+        ("--out .", "--out: wanted the folder of the sweep, got nothing"),
+    ],
+)
+def test_what_would_be_ignored_or_makes_no_sense_is_refused_in_one_line(tmp_path, monkeypatch, capsys, words, told):
+    monkeypatch.chdir(tmp_path)
+    keep = "keep: [0.1, 0.2]" if "prune" in words else "batch_size: [50]"
+    Path("FILE").write_text(f"{keep}\nepochs: [3]\n")
+    Path("OTHER").write_text("lr: [0.1]\n")
+    assert command(["sweep", "digits", "--out", "sweep", *words.split()]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+    assert not Path("sweep").exists()
+
+
+def test_a_grid_may_list_what_the_method_needs(tmp_path):
+    (tmp_path / "grid.yaml").write_text("lr: [0.1]\nshrinkage: [0.001, 0.0001]\n")
+    base, grid = _tried("digits", {"method": "proximal"}, str(tmp_path / "grid.yaml"))
+    assert [applied(base, point, 2).shrinkage for point in grid.points()] == [0.001, 0.0001]
 
 
 def test_the_quick_grid_is_quick():

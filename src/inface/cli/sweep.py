@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from inface.lab.errors import ArgumentError
+from inface.lab.names import READ_BY
 
-from .options import DataFolder, experiment_names, number, one_of, setting, whole_number
+from .options import DataFolder, one_of, setting, whole_number
+from .settings import (
+    BatchSize,
+    ConstrainedLr,
+    Epochs,
+    EveryGradient,
+    InFace,
+    Keep,
+    Lr,
+    Method,
+    Momentum,
+    Options,
+    Radius,
+    Schedule,
+    Shrinkage,
+    Smoothness,
+    experiment_argument,
+    located,
+    named,
+    refuse_what_is_ignored,
+)
+
+if TYPE_CHECKING:
+    from inface.lab.settings import Settings
+    from inface.lab.sweeps import Grid
 
 __all__ = ["sweep"]
 
@@ -18,21 +42,13 @@ SEARCH = "How it is searched"
 
 
 def sweep(
-    experiment: Annotated[
-        str,
-        typer.Argument(
-            help="mnist-mlp, mnist-conv, cifar10, synthetic, digits, or your own: path/to/file.py:name.",
-            metavar="EXPERIMENT",
-            show_default=False,
-            autocompletion=experiment_names,
-        ),
-    ],
+    experiment: Annotated[str, experiment_argument],
     *,
     out: Annotated[Path, typer.Option(help="The folder of the sweep.", metavar="DIR", show_default=False)],
     grid: Annotated[
         str | None,
         setting(
-            text="What is tried: paper (200 settings), quick (8), or a YAML file of lists.",
+            text="What is tried: paper (200 settings; 8 of a method without radii), quick (8; 2), or a YAML file of lists.",
             default="paper",
             panel=SEARCH,
             autocompletion=one_of("paper", "quick"),
@@ -63,6 +79,15 @@ def sweep(
             metavar="PLACE",
         ),
     ] = None,
+    study: Annotated[
+        str | None,
+        setting(
+            text="The name of the study, where several share a place.",
+            default="EXPERIMENT METHOD",
+            panel=SEARCH,
+            metavar="NAME",
+        ),
+    ] = None,
     no_pruning: Annotated[
         bool, typer.Option("--no-pruning", help="Train every setting to its end.", rich_help_panel=SEARCH)
     ] = False,
@@ -84,39 +109,27 @@ def sweep(
             rich_help_panel=SEARCH,
         ),
     ] = 3,
-    method: Annotated[
-        str | None,
-        setting(text="sfw-if, sfw or sgd.", default="sfw-if", autocompletion=one_of("sfw-if", "sfw", "sgd")),
-    ] = None,
-    momentum: Annotated[
-        float | None, setting(text="Momentum of every run.", default="0", parser=number, metavar="NUMBER")
-    ] = None,
-    constrained_lr: Annotated[
-        float | None,
-        setting(text="Learning rate of the constrained layers.", default="--lr", parser=number, metavar="NUMBER"),
-    ] = None,
-    schedule: Annotated[
-        str | None,
-        setting(text="constant or cosine.", default="constant", autocompletion=one_of("constant", "cosine")),
-    ] = None,
-    every_gradient: Annotated[
-        bool | None, setting("--every-gradient", text="With sfw-if, free parameters move on both halves.")
-    ] = None,
-    epochs: Annotated[
-        int | None, setting(text="Passes over the data.", default="25; digits 100", parser=whole_number, metavar="N")
-    ] = None,
-    batch_size: Annotated[
-        int | None, setting(text="Samples of a gradient.", default="250; digits 50", parser=whole_number, metavar="N")
-    ] = None,
-    option: Annotated[
-        list[str] | None, setting("--option", "-o", text="An option of the experiment.", metavar="NAME=VALUE")
-    ] = None,
+    method: Method = None,
+    lr: Lr = None,
+    smoothness: Smoothness = None,
+    constrained_lr: ConstrainedLr = None,
+    radius: Radius = None,
+    momentum: Momentum = None,
+    schedule: Schedule = None,
+    in_face: InFace = None,
+    keep: Keep = None,
+    shrinkage: Shrinkage = None,
+    every_gradient: EveryGradient = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    option: Options = None,
     data: DataFolder = None,
 ) -> None:
     """Choose settings on held-out data, then train the winner on all training data and measure it on the test data.
 
     It can be killed at any moment, as can any of its workers: the same command goes on.
     With --storage, any number of machines work on it by running the same command.
+    Settings that are given here are those of every run; what the grid tries, or the search, cannot be given.
 
     [bold]Examples[/bold]
 
@@ -126,52 +139,95 @@ def sweep(
 
     $ inface sweep mnist-mlp --out sweeps/search --search 50 --schedule cosine --every-gradient --theta 5
 
+    $ inface sweep mnist-mlp --out sweeps/pruned --method gradual --keep 0.05 --momentum 0.9 --no-pruning
+
     $ inface sweep cifar10 --out sweeps/cifar --grid my_grid.yaml --storage postgresql://host/studies
     """
-    from inface.lab.building import settings_for
-    from inface.lab.measuring import THETAS
-    from inface.lab.sweeps import Plan, load_grid, paper_grid, quick_grid
-    from inface.lab.sweeps import sweep as run_sweep
-
-    from .train import located, options
-
     if grid is not None and search is not None:
         raise ArgumentError("--grid and --search are two ways to choose settings; wanted one of them")
+    if out == Path():
+        raise ArgumentError("--out: wanted the folder of the sweep, got nothing")
     for name, value, least in (("jobs", jobs, 1), ("seeds", seeds, 0), ("search", search, 1)):
         if value is not None and value < least:
             raise ArgumentError(f"--{name}: wanted a whole number >= {least}, got {value}")
+    given = named(
+        option=option,
+        method=method,
+        lr=lr,
+        smoothness=smoothness,
+        constrained_lr=constrained_lr,
+        radius=radius,
+        momentum=momentum,
+        schedule=schedule,
+        in_face=in_face,
+        keep=keep,
+        shrinkage=shrinkage,
+        every_gradient=every_gradient,
+        epochs=epochs,
+        batch_size=batch_size,
+    )
+    from inface.lab.building import experiment_of
+    from inface.lab.measuring import THETAS
+    from inface.lab.sweeps import Plan
+    from inface.lab.sweeps import sweep as run_sweep
+    from inface.lab.sweeps.grids import search_space
+
+    from .sweeping import continued, print_results, progress
+
     if theta not in THETAS:
         raise ArgumentError(f"--theta: wanted one of {', '.join(map(str, THETAS))}, got {theta}")
-    given: dict[str, Any] = {
-        "method": method,
-        "momentum": momentum,
-        "constrained_lr": constrained_lr,
-        "schedule": schedule,
-        "every_gradient": every_gradient,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "options": options(option) if option else None,
-    }
-    name = located(experiment)
-    base = settings_for(name, **{key: value for key, value in given.items() if value is not None})
+    chosen = {key: value for key, value in given.items() if value is not None}
+    place = located(experiment)
+    base, tried = _tried(place, chosen, None if search else grid or "paper")
+    refuse_what_is_ignored(base.method, given)
+    if tried is None:
+        axes, by = list(search_space(base.method, len(experiment_of(base).sets))), "--search"
+    else:
+        axes, by = list(tried.axes), f"--grid {grid or 'paper'}"
+    _refuse_what_is_tried({*chosen} | ({"smoothness"} if smoothness is not None else set()), axes, by)
     plan = Plan(
         base=base,
         out=str(out),
         storage=storage or str(out),
-        study=f"{name.rpartition('/')[2]} {base.method}",
-        grid=None,
+        study=study or f"{place.rpartition('/')[2]} {base.method}",
+        grid=tried,
         search=search or 0,
         pruning=not no_pruning,
         theta=theta,
         seeds=seeds,
         data=None if data is None else str(data),
     )
-    if search is None:
-        made = {"paper": paper_grid, "quick": quick_grid}.get(grid or "paper")
-        chosen = made(base.method, plan.layers) if made else load_grid(Path(grid or ""), base, plan.layers)
-        plan = replace(plan, grid=chosen)
-    from .sweeping import continued, print_results, progress
-
     with progress() as show, continued():
         results = run_sweep(plan, jobs=jobs, show=show)
     print_results(results, out)
+
+
+def _tried(experiment: str, chosen: dict[str, Any], grid: str | None) -> tuple[Settings, Grid | None]:
+    """The settings of every run, and the grid of what is tried, if it is one."""
+    from inface.lab.building import experiment_of, settings_for
+    from inface.lab.sweeps import load_grid, paper_grid, quick_grid
+
+    made = {"paper": paper_grid, "quick": quick_grid}.get(grid or "")
+    if grid is None or made is not None:
+        base = settings_for(experiment, **chosen)
+        return base, made and made(base.method, len(experiment_of(base).sets))
+    # What the method needs, the file may list: until that is known, any value will do.
+    method = chosen.get("method")
+    needed = {name for name in ("keep", "shrinkage") if method in READ_BY[name] and name not in chosen}
+    base = settings_for(experiment, **dict.fromkeys(needed, 1.0), **chosen)
+    listed = load_grid(Path(grid), base, len(experiment_of(base).sets))
+    return settings_for(
+        experiment, **{name: listed.axes[name][0] for name in needed & {*listed.axes}}, **chosen
+    ), listed
+
+
+def _refuse_what_is_tried(chosen: set[str], axes: list[str], by: str) -> None:
+    """Refuse what was given and would make no difference: the grid, or the search, has other values for it."""
+    from inface.lab.sweeps.grids import setting_of
+
+    for axis in axes:
+        name = setting_of(axis)
+        if name in chosen:
+            option = "smoothness" if name == "lr" and "smoothness" in chosen else name
+            told = "momentum" if axis == "1 - momentum" else axis
+            raise ArgumentError(f"--{option.replace('_', '-')} and {by}, which tries {told}: wanted one of them")

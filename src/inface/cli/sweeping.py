@@ -87,9 +87,13 @@ def print_results(results: dict[str, Any], out: Path) -> None:
         table.add_row(f"{trial['value']:.4g}", told)
     console = Console()
     console.print(table)
-    for number, summary in enumerate(results["final"]):
-        console.print(f"\nfinal run {number}, on the test data", highlight=False)
-        print_measured(summary)
+    finals = iter(results["final"])
+    for seed in range(len(results["final"]) + len(results["diverged"])):
+        if seed in results["diverged"]:
+            console.print(f"\nfinal run {seed} diverged", highlight=False)
+        else:
+            console.print(f"\nfinal run {seed}, on the test data", highlight=False)
+            print_measured(next(finals))
     console.print(f"\nwritten to {out / 'results.json'}", soft_wrap=True, highlight=False, markup=False)
 
 
