@@ -363,9 +363,14 @@ def test_options_may_change_between_numbers_and_tensors_and_so_may_the_radius():
             opt.step()
         opt.param_groups[0]["set"].radius.mul_(3)
         opt.step()
+        opt.param_groups[0].update({"lr": torch.tensor(0.2), "gradient_bound": torch.tensor([5.0, 6.0])})
+        for option in ("lr", "gradient_bound"):
+            opt.step()
+            opt.param_groups[0][option].mul_(2)
+        opt.step()
         results.append((p.detach().clone(), opt.report().frank_wolfe))
     torch.testing.assert_close(results[0][0], results[1][0])
-    assert results[0][1] == results[1][1] == 10
+    assert results[0][1] == results[1][1] == 16
 
 
 def test_a_damaged_cache_is_done_without(tmp_path, expected):

@@ -159,18 +159,16 @@ class Options(NamedTuple):
     momentum: float = 0.0
     maximize: bool = False
 
-    def changed(self, before: Options) -> bool:
-        """Whether these are other options, or hold tensors, which may have changed in place."""
-        return any(
-            isinstance(new, Tensor) or isinstance(old, Tensor) or new != old
-            for new, old in zip(self, before, strict=True)
-        )
+    def mark(self) -> tuple[object, ...]:
+        """What changes when these options do."""
+        return tuple(_mark(option) for option in self)
 
 
-def _mark(set_: Set) -> float | tuple[int, int]:
-    """What changes when a set's radius does."""
-    radius = set_.radius
-    return (id(radius), radius._version) if isinstance(radius, Tensor) else radius  # noqa: SLF001
+def _mark(value: float | Tensor | None) -> object:
+    """What changes when a number does, or a tensor of numbers, be it in place."""
+    if not isinstance(value, Tensor):
+        return value
+    return object() if value.is_inference() else (id(value), value._version)  # noqa: SLF001
 
 
 class Rows:
@@ -195,17 +193,18 @@ class Rows:
         groups = set_.to_blocks(x).shape[1] if type(set_) in GROUPED else 1
         self._width = x.numel() // (self.rows * groups)
         self._family = groups if type(set_) in GROUPED else FAMILIES[type(set_)]
-        self._radius = _mark(set_)
+        self._radius = _mark(set_.radius)
         self._unread = torch.zeros(self.rows, dtype=torch.float64)
         self._radii = torch.as_tensor(set_.radius, dtype=torch.float64).reshape(-1).clone()
         self._rates = torch.zeros(self.rows, dtype=torch.float64)
         self._options: Options | None = None
+        self._known: tuple[object, ...] = ()
         self._arguments: list[tuple[Any, ...]] = []
         self._small = x.numel() < LARGE or self.rows == 1
 
     def belongs_to(self, set_: Set, x: Tensor) -> bool:
         """Whether this is still the place beside that parameter: the same set, of the same radius, and the same shape."""
-        return self.set is set_ and self.shape == x.shape and self._radius == _mark(set_)
+        return self.set is set_ and self.shape == x.shape and self._radius == _mark(set_.radius)
 
     def step(self, x: Tensor, g: Tensor, m: Tensor | None, options: Options, strategy: str | None = None) -> None:
         """One half of an iteration on ``x``, and on its momentum ``m``, in place.
@@ -215,8 +214,10 @@ class Rows:
         kernel = available(self.set, x.dtype)
         if kernel is None:
             raise RuntimeError("inface: the fused kernels are not available")
-        if self._options is None or options.changed(self._options):
+        known = options.mark()
+        if known != self._known:
             self._prepare(options)
+            self._known = known
         address = x.data_ptr()
         g = g if g.is_contiguous() else g.contiguous()
         memory = (address, g.data_ptr(), address if m is None else m.data_ptr())
