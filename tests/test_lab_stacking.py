@@ -4,9 +4,13 @@ import itertools
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
 from inface.lab import ArgumentError, Settings, train
-from inface.lab.stacking import train_together
+from inface.lab.batched import Perceptrons, Vmapped, batched
+from inface.lab.models import perceptron
+from inface.lab.stacking import Stack, train_together
 
 BASE = Settings("digits", epochs=2, batch_size=200, threads=1)
 FLAVOURS = {
@@ -101,3 +105,99 @@ def test_every_epoch_is_watched():
     seen = []
     train_together([BASE, replace(BASE, seed=1)], watch=lambda epoch, losses: seen.append((epoch, len(losses))))
     assert seen == [(1, 2), (2, 2)]
+
+
+def test_scores_are_those_of_the_summaries():
+    settings = [replace(BASE, lr=lr, measured_on="validation") for lr in (0.1, 0.05, 1e30)]
+    for chosen in (settings, [replace(one, seed=seed) for seed, one in enumerate(settings)]):
+        stack = Stack([replace(one, method="sgd") for one in chosen])
+        stack.train()
+        summaries = [stack.summary(index) for index in range(3)]
+        assert summaries[2] is None
+        assert stack.scores()[2] is None
+        assert stack.scores()[:2] == pytest.approx([summary["kept"]["100"] for summary in summaries[:2]])
+
+
+def test_a_network_is_measured_on_something_else_only_if_it_would_have_been_trained_on_the_same():
+    held_out = Stack([replace(BASE, epochs=1, measured_on="validation")])
+    held_out.train()
+    assert held_out.summary(0) is not None
+    assert held_out.summary(0, "test") is None
+    options = {"samples": 500}
+    separate = Settings("synthetic", options=options, epochs=1, threads=1, measured_on="validation")
+    stack = Stack([separate])
+    stack.train()
+    (there,) = train_together([replace(separate, measured_on="test")])
+    assert stack.summary(0, "test")["kept"] == there["kept"]
+    assert stack.summary(0)["kept"] != there["kept"]
+
+
+LOSSES = {
+    "mse": (nn.functional.mse_loss, lambda n: torch.randn(n, 3)),
+    "cross-entropy": (nn.functional.cross_entropy, lambda n: torch.randint(3, (n,))),
+    "another": (nn.functional.smooth_l1_loss, lambda n: torch.randn(n, 3)),
+}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Sigmoid, nn.Tanh])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("shared", [True, False])
+def test_perceptrons_have_the_losses_and_gradients_that_autograd_finds(shared, loss, activation, bias):
+    torch.manual_seed(0)
+    function, targets_of = LOSSES[loss]
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(6, 5, bias=bias), activation(), nn.Linear(5, 1), nn.Linear(1, 3, bias=bias)
+    )
+    inputs, targets = torch.randn(7, 2, 3), targets_of(7)
+    if not shared:
+        inputs, targets = torch.stack([inputs, 2 * inputs]), torch.stack([targets, targets_of(7)])
+    weights = {name: nn.Parameter(torch.randn(2 * len(p), *p.shape[1:])) for name, p in model.named_parameters()}
+    kinds = (batched(model, function, 2, torch.zeros(1, 2, 3)), Vmapped(model, function, 2))
+    assert [type(kind) for kind in kinds] == [Perceptrons, Vmapped]
+    found = []
+    for kind in kinds:
+        losses = kind.descend(weights, inputs, targets, shared=shared)
+        gradients = [p.grad for p in weights.values()]
+        found.append((losses, gradients, kind.outputs(weights, inputs, shared=shared)))
+    torch.testing.assert_close(*found)
+
+
+def test_what_is_not_a_plain_perceptron_is_not_taken_for_one():
+    loss, vectors, images = nn.functional.mse_loss, torch.zeros(1, 4), torch.zeros(1, 4, 4)
+    layer, act = nn.Linear(4, 4), nn.ReLU()
+    assert isinstance(batched(nn.Sequential(layer, act, nn.Linear(4, 4), act), loss, 2, vectors), Perceptrons)
+    for model, inputs in (
+        (nn.Sequential(layer), images),  # which works on rows
+        (nn.Sequential(layer, act, layer), vectors),
+        (nn.Sequential(act, layer), vectors),
+        (nn.Sequential(layer, nn.Softmax(1)), vectors),
+        (nn.Sequential(nn.Flatten(0), layer), vectors),
+        (nn.Sequential(perceptron(4, 4)), vectors),
+        (layer, vectors),
+    ):
+        assert isinstance(batched(model, loss, 2, inputs), Vmapped)
+
+
+def test_networks_of_any_kind_end_as_they_do_alone(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        """
+import torch
+from torch import nn
+from inface.lab import Data, Experiment, Split
+from inface.sets import L1Ball
+
+def data(folder):
+    x = torch.randn(400, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    return Data(train=Split(x[:300], (x[:300, 0, 0, 0] > 0).long()), test=Split(x[300:], (x[300:, 0, 0, 0] > 0).long()))
+
+def model():
+    layers = (nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2))
+    return nn.Sequential(*layers).to(memory_format=torch.channels_last)
+
+small = Experiment(data=data, model=model, sets={"4.weight": L1Ball(5.0)})
+"""
+    )
+    base = Settings(f"{tmp_path / 'mine.py'}:small", epochs=2, batch_size=50, threads=1)
+    settings = [replace(base, lr=lr, seed=seed) for lr, seed in ((0.1, 0), (0.3, 0), (0.1, 1))]
+    assert_equal(train_together(settings), alone(settings, tmp_path))

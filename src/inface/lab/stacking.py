@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 
 import inface
 from inface.sets import Set, blocks
 
+from .batched import batched
 from .building import (
     experiment_of,
     frank_wolfe,
@@ -35,10 +35,13 @@ from .building import (
 )
 from .errors import ArgumentError
 from .evaluation import measure, summarise
-from .experiment import Experiment, Split
+from .experiment import Data, Experiment, Split
+from .measuring import batches, finite, score
 from .settings import Settings
 
-__all__ = ["train_together"]
+__all__ = ["Stack", "train_together"]
+
+MeasuredOn = Literal["test", "validation"]
 
 # What the networks of a stack may differ in.
 OWN = ("options", "lr", "constrained_lr", "radius", "seed", "threads")
@@ -65,15 +68,9 @@ def train_together(
     >>> [result["steps"] for result in results]
     [6, 6]
     """
-    chosen = [resolve(one) for one in settings]
-    _check(chosen)
-    with surroundings(1):
-        begun = time.perf_counter()
-        stack = _Stack(chosen, data)
-        for epoch, losses in enumerate(stack.train(), 1):
-            if watch:
-                watch(epoch, losses)
-        return stack.results((time.perf_counter() - begun) / len(chosen))
+    stack = Stack(settings, data=data)
+    stack.train(watch)
+    return [stack.summary(index) for index in range(len(settings))]
 
 
 @dataclass
@@ -103,36 +100,110 @@ class _Layer:
         diameter = torch.as_tensor(self.set.diameter(blocks.shape(self.weight.shape, self.set.per)))
         return diameter / self.rates.double().repeat_interleave(self.rows)
 
-    def scale_gradients(self) -> None:
-        """A free parameter's gradient is scaled as its learning rate is; steps and averages of it are linear in it."""
+    def ratios(self) -> Tensor | None:
+        """What a free parameter's gradient is multiplied with: steps and averages of it are linear in its learning rate."""
+        if self.set is not None or bool((self.rates == self.rates.max()).all()):
+            return None
         ratio = (self.rates / self.rates.max()).repeat_interleave(self.rows)
-        ratio = ratio.reshape(-1, *[1] * (self.weight.ndim - 1)).to(self.weight.dtype)
-        if not bool((ratio == 1).all()):
-            self.weight.register_hook(lambda gradient: gradient * ratio)
+        return ratio.reshape(-1, *[1] * (self.weight.ndim - 1)).to(self.weight.dtype)
 
 
-class _Stack:
-    """The networks in training."""
+class Stack:
+    """Networks that are trained at once, and then measured as far as somebody wants to know.
 
-    def __init__(self, settings: list[Settings], folder: str | Path | None) -> None:
-        self.settings = settings
-        self.experiments = [experiment_of(one) for one in settings]
-        self.splits = self._load(folder)
-        self.models = [make_model(one, experiment) for one, experiment in zip(settings, self.experiments, strict=True)]
-        self._check()
-        self.layers = list(self._layers())
-        self.optimizer = self._optimizer()
-        self.losses = torch.zeros(len(settings))
+    Args:
+        settings: of each network.
+        data: the data folder, if it is not the usual one.
+        samples: the data itself, if somebody has loaded it already; then all networks have the same.
 
-    def _load(self, folder: str | Path | None) -> list[tuple[Split, Split]]:
+    >>> stack = Stack([Settings("digits", epochs=1, lr=lr, measured_on="validation") for lr in (0.1, 0.2)])
+    >>> stack.train()
+    >>> len(stack.scores()), stack.summary(0)["experiment"]
+    (2, 'digits')
+    """
+
+    def __init__(
+        self, settings: Sequence[Settings], *, data: str | Path | None = None, samples: Data | None = None
+    ) -> None:
+        self.settings = [resolve(one) for one in settings]
+        _check(self.settings)
+        self.seconds = 0.0  # that training took
+        with surroundings(1):
+            self.experiments = [experiment_of(one) for one in self.settings]
+            self._load(data, samples)
+            self.models = [make_model(s, e) for s, e in zip(self.settings, self.experiments, strict=True)]
+            self._check()
+            self.layers = list(self._layers())
+            self.weights = {layer.name: layer.weight for layer in self.layers}
+            self.scaled = [(layer.weight, ratio) for layer in self.layers if (ratio := layer.ratios()) is not None]
+            self.optimizer = self._optimizer()
+        self.batched = batched(self.models[0], self.experiments[0].loss, len(self.models), self.splits[0][0].inputs)
+        self.losses = torch.zeros(len(self.models))
+
+    def train(self, watch: Callable[[int, list[float]], None] | None = None) -> None:
+        """Train all of them to their end; ``watch`` as in :func:`train_together`."""
+        begun = time.perf_counter()
+        with surroundings(1):
+            for epoch, losses in enumerate(self._epochs(), 1):
+                if watch:
+                    watch(epoch, losses)
+        for layer in self.layers:
+            for model, weight in zip(self.models, layer.weight.detach().split(layer.rows), strict=True):
+                dict(model.named_parameters())[layer.name].data.copy_(weight)
+        self.seconds += time.perf_counter() - begun
+
+    def scores(self) -> list[float | None]:
+        """The metric of each network on what it is measured on, and nothing else; None if its loss is not finite any more."""
+        with surroundings(1):
+            split = self.splits[0][1]
+            if not all(other is split for _, other in self.splits):
+                pairs = zip(self.models, self.experiments, self.splits, strict=True)
+                found = [score(model, experiment, own).metric for model, experiment, (_, own) in pairs]
+            else:
+                totals = torch.zeros(len(self.models), dtype=torch.double)
+                for inputs, targets in batches(split):
+                    outputs = self.batched.outputs(self.weights, inputs, shared=True)
+                    totals += torch.stack([self.experiments[0].metric.total(own, targets) for own in outputs])
+                found = (self.experiments[0].metric.scale * totals / len(split)).tolist()
+        return [finite(value) if self._is_finite(index) else None for index, value in enumerate(found)]
+
+    def summary(self, index: int, measured_on: MeasuredOn | None = None) -> dict[str, Any] | None:
+        """What ``summary.json`` says of a separate run; None if the network's loss is not finite any more.
+
+        Args:
+            index: of the network.
+            measured_on: something else than what the settings say. There is nothing to say, None, if a run with that
+                would have been trained on other samples.
+        """
+        settings, model, experiment = self.settings[index], self.models[index], self.experiments[index]
+        train, split = self.splits[index]
+        if measured_on is not None:
+            settings = replace(settings, measured_on=measured_on)
+            other, split = parts(settings, self.data[index])
+            if other is not train:
+                return None
+        if not self._is_finite(index):
+            return None
+        begun = time.perf_counter()
+        with surroundings(1):
+            measured = measure(model, experiment, train, split, make_optimizer(settings, experiment, model))
+        seconds = self.seconds / len(self.models) + time.perf_counter() - begun
+        return summarise(settings, measured, self.data[index].image, settings.epochs * self._steps, seconds)
+
+    def _load(self, folder: str | Path | None, samples: Data | None) -> None:
         """What each network is trained and measured on; networks with the same options share it."""
-        loaded: dict[str, tuple[Split, Split]] = {}
+        loaded: dict[str, tuple[Data, tuple[Split, Split]]] = {}
         for one, experiment in zip(self.settings, self.experiments, strict=True):
             if str(one.options) not in loaded:
-                loaded[str(one.options)] = parts(one, load_data(experiment, folder))
-        if len({len(train) for train, _ in loaded.values()}) > 1:
-            raise ArgumentError(f"{self.settings[0].experiment}: networks of a stack need equally many samples")
-        return [loaded[str(one.options)] for one in self.settings]
+                data = samples or load_data(experiment, folder)
+                loaded[str(one.options)] = (data, parts(one, data))
+        self.data = [loaded[str(one.options)][0] for one in self.settings]
+        self.splits = [loaded[str(one.options)][1] for one in self.settings]
+        first = self.settings[0]
+        if len({len(train) for train, _ in self.splits}) > 1:
+            raise ArgumentError(f"{first.experiment}: networks of a stack need equally many samples")
+        self._steps = -(-len(self.splits[0][0]) // first.batch_size)  # of an epoch
+        self.shared = len(loaded) == 1 and len({one.seed for one in self.settings}) == 1
 
     def _check(self) -> None:
         """Refuse networks that one function cannot stand for."""
@@ -163,9 +234,6 @@ class _Stack:
 
     def _optimizer(self) -> torch.optim.Optimizer:
         first = self.settings[0]
-        for layer in self.layers:
-            if layer.set is None:
-                layer.scale_gradients()
         if first.method == "sgd":
             groups = [layer.group({}) for layer in self.layers]
             return torch.optim.SGD(groups, momentum=first.momentum, foreach=True)
@@ -175,18 +243,17 @@ class _Stack:
         ]
         return frank_wolfe(first, groups)
 
-    def train(self) -> Iterator[list[float]]:
+    def _epochs(self) -> Iterator[list[float]]:
         """Train; yields the mean losses of every epoch."""
         first, count = self.settings[0], len(self.splits[0][0])
-        epoch_steps = -(-count // first.batch_size)
-        total, step = first.epochs * epoch_steps, 0
+        total, step = first.epochs * self._steps, 0
         groups = self.optimizer.param_groups
         bounds = [group.get("gradient_bound") for group in groups]
         rates = [group["lr"] for group in groups]
         for epoch in range(first.epochs):
             orders = [sample_order(one, epoch, count) for one in self.settings]
             sums = torch.zeros(len(self.settings))
-            for number in range(epoch_steps):
+            for number in range(self._steps):
                 if first.schedule == "cosine":
                     factor = rate_factor(first, step, total)
                     for group, rate, bound in zip(groups, rates, bounds, strict=True):
@@ -197,44 +264,32 @@ class _Stack:
                 sums += self._take([order[rows] for order in orders])
                 step += 1
             self.losses = sums
-            yield (sums / epoch_steps).tolist()
+            yield (sums / self._steps).tolist()
 
     def _take(self, rows: list[Tensor]) -> Tensor:
         """One gradient of every network, one step; the losses."""
-        inputs, targets, dims = self._batch(rows)
-        weights = {layer.name: layer.weight.view(len(rows), *layer.shape) for layer in self.layers}
-        self.optimizer.zero_grad()
-        losses = vmap(self._loss, in_dims=(0, dims, dims))(weights, inputs, targets)
-        losses.sum().backward()
+        inputs, targets = self._batch(rows)
+        losses = self.batched.descend(self.weights, inputs, targets, shared=self.shared)
+        for weight, ratio in self.scaled:
+            weight.grad.mul_(ratio)  # type: ignore[union-attr]
         self.optimizer.step()
-        return losses.detach()
+        return losses
 
-    def _batch(self, rows: list[Tensor]) -> tuple[Tensor, Tensor, int | None]:
+    def _batch(self, rows: list[Tensor]) -> tuple[Tensor, Tensor]:
         """The samples of a step: the same for all networks, or of each its own."""
-        train = [split for split, _ in self.splits]
-        if all(split is train[0] for split in train) and len({one.seed for one in self.settings}) == 1:
-            return train[0].inputs.index_select(0, rows[0]), train[0].targets.index_select(0, rows[0]), None
-        pairs = list(zip(train, rows, strict=True))
-        inputs = torch.stack([split.inputs.index_select(0, chosen) for split, chosen in pairs])
-        return inputs, torch.stack([split.targets.index_select(0, chosen) for split, chosen in pairs]), 0
+        train = self.splits[0][0]
+        if self.shared:
+            return train.inputs.index_select(0, rows[0]), train.targets.index_select(0, rows[0])
+        shape = (len(rows), len(rows[0]))
+        inputs = train.inputs.new_empty(*shape, *train.inputs.shape[1:])
+        targets = train.targets.new_empty(*shape, *train.targets.shape[1:])
+        for index, ((own, _), chosen) in enumerate(zip(self.splits, rows, strict=True)):
+            torch.index_select(own.inputs, 0, chosen, out=inputs[index])
+            torch.index_select(own.targets, 0, chosen, out=targets[index])
+        return inputs, targets
 
-    def _loss(self, weights: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
-        return self.experiments[0].loss(functional_call(self.models[0], weights, (inputs,)), targets)
-
-    def results(self, seconds: float) -> list[dict[str, Any] | None]:
-        """The measurements of each network by itself, each of which took so many seconds."""
-        for layer in self.layers:
-            for model, weight in zip(self.models, layer.weight.detach().split(layer.rows), strict=True):
-                dict(model.named_parameters())[layer.name].data.copy_(weight)
-        return [self._measured(index, seconds) for index in range(len(self.models))]
-
-    def _measured(self, index: int, seconds: float) -> dict[str, Any] | None:
-        if not math.isfinite(float(self.losses[index])):
-            return None
-        model, experiment, settings = self.models[index], self.experiments[index], self.settings[index]
-        train, split = self.splits[index]
-        measured = measure(model, experiment, train, split, make_optimizer(settings, experiment, model))
-        return summarise(settings, measured, None, settings.epochs * -(-len(train) // settings.batch_size), seconds)
+    def _is_finite(self, index: int) -> bool:
+        return math.isfinite(float(self.losses[index]))
 
 
 def _sets(model: nn.Module, experiment: Experiment) -> dict[str, Set]:
