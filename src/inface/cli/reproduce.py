@@ -127,7 +127,7 @@ Trials = Annotated[
         help="Trials of each cell. [dim]\\[default: 5][/dim]", parser=whole_number, metavar="N", show_default=False
     ),
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="A version of minutes: few settings, two epochs, two trials.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A version of minutes: few settings, samples, epochs and trials.")]
 Out = Annotated[Path, typer.Option(help="The folder of the runs.", metavar="DIR")]
 Results = Annotated[Path, typer.Option(help="The folder of the figure.", metavar="DIR")]
 
@@ -171,7 +171,13 @@ def figure2(
 
 
 @app.command()
-def figure3(*, quick: Quick = False, out: Out = Path("reproduction"), results: Results = Path("results")) -> None:
+def figure3(
+    *,
+    quick: Quick = False,
+    jobs: Jobs = 1,
+    out: Out = Path("reproduction"),
+    results: Results = Path("results"),
+) -> None:
     """Figures 3 and 4: the gap and the non-zeros of one synthetic instance during training.
 
     [bold]Examples[/bold]
@@ -180,20 +186,38 @@ def figure3(*, quick: Quick = False, out: Out = Path("reproduction"), results: R
     """
     from inface.lab.supplement import QUICK, Effort, evolution
 
-    chosen = {"suffix": "-quick", "effort": QUICK} if quick else {"effort": Effort()}
-    for picture in evolution(out=_place(out, quick), results=results, **chosen):
-        typer.echo(f"written: {picture}")
+    from .lines import task_progress
+    from .sweeping import continued
+
+    _check_counts(jobs=jobs)
+    with task_progress("figure3") as show, continued():
+        page = evolution(
+            out=_place(out, quick),
+            results=results,
+            command=_command("figure3", quick, jobs=jobs),
+            suffix="-quick" if quick else "",
+            effort=QUICK if quick else Effort(),
+            jobs=jobs,
+            show=show,
+        )
+    typer.echo(f"written: {page}")
 
 
 @app.command()
-def figure4(*, quick: Quick = False, out: Out = Path("reproduction"), results: Results = Path("results")) -> None:
+def figure4(
+    *,
+    quick: Quick = False,
+    jobs: Jobs = 1,
+    out: Out = Path("reproduction"),
+    results: Results = Path("results"),
+) -> None:
     """Figure 4, which is made together with Figure 3.
 
     [bold]Examples[/bold]
 
     $ inface reproduce figure4 --quick
     """
-    figure3(quick=quick, out=out, results=results)
+    figure3(quick=quick, jobs=jobs, out=out, results=results)
 
 
 def _boxes(
@@ -203,29 +227,35 @@ def _boxes(
 
     from inface.lab.supplement import QUICK, Effort, boxes
 
+    from .lines import task_progress
     from .sweeping import continued
 
-    for told, value in (("jobs", jobs), ("trials", trials)):
-        if value is not None and value < 1:
-            raise ArgumentError(f"--{told}: wanted a whole number >= 1, got {value}")
+    _check_counts(jobs=jobs, trials=trials)
     effort = QUICK if quick else Effort()
-    if trials is not None:
-        effort = replace(effort, trials=trials)
-
-    def show(done: int, total: int) -> None:
-        typer.echo(f"{name}  cells {done}/{total}")
-
-    with continued():
+    effort = replace(effort, trials=trials or effort.trials)
+    with task_progress(name) as show, continued():
         page = boxes(
             activation,
             out=_place(out, quick),
             results=results,
             name=f"{name}-quick" if quick else name,
+            command=_command(name, quick, trials=effort.trials, jobs=jobs),
             effort=effort,
             jobs=jobs,
             show=show,
         )
     typer.echo(f"written: {page}")
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise ArgumentError(f"--{name}: wanted a whole number >= 1, got {value}")
+
+
+def _command(name: str, quick: bool, **counts: int) -> str:
+    """What makes the figure again, wherever its files go."""
+    return " ".join([f"inface reproduce {name}", *["--quick"] * quick, *(f"--{k} {v}" for k, v in counts.items())])
 
 
 def _place(out: Path, quick: bool) -> Path:
