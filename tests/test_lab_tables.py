@@ -31,6 +31,7 @@ def row(**changes):
         "command": "inface reproduce table1",
         "versions": {"torch": "2"},
         "chosen_with": 5,
+        "seeds": 2,
         "grid": {"radius": [], "momentum": []},
         **changes,
     }
@@ -49,11 +50,13 @@ def test_the_table_has_the_papers_numbers_beside_ours():
 
 
 def test_the_second_table_says_what_was_chosen_and_how():
-    page = beyond_page({"experiments": {"mnist-mlp": {"sfw-if": row(), "sgd": row(told="gone", final=[FINAL])}}})
+    page = beyond_page(
+        {"experiments": {"mnist-mlp": {"sfw-if": row(), "sgd": row(told="gone", final=[FINAL], seeds=3)}}}
+    )
     assert (
         "| ours | 5 % | radii 1, 10, momentum 0.99 | 9.00 ± 0.00 | 1.50 ± 0.00 | 8.00 ± 0.00 | 97.00 ± 0.00 |" in page
     )
-    assert "| gone | 5 % | radii 1, 10, momentum 0.99 | 9.00 | 1.50 | 8.00 | 97.00 |" in page
+    assert "| gone (2 of 3 seeds diverged) | 5 % | radii 1, 10, momentum 0.99 | 9.00 | 1.50 | 8.00 | 97.00 |" in page
     assert "| diverged |" in beyond_page({"experiments": {"cifar10": {"sgd": row(final=[])}}})
 
 

@@ -29,7 +29,7 @@ def paper_page(table: dict[str, Any]) -> str:
         lines += _heading(experiment, ["method", "L; radii"], PAPER, extra=["top 2 %"])
         for method in (method for method in METHODS if method in rows):
             row, paper = rows[method], told[method]
-            cells = [method, _chosen(row["best"])]
+            cells = [_named(method, row), _chosen(row["best"])]
             cells += [f"{_layer(row, index)} [{paper.nonzeros[index]:g}]" for index in (0, 1)]
             cells += [_network(row)]
             cells += [f"{_kept(row, theta)} [{paper.kept[theta]:g}]" for theta in PAPER]
@@ -54,7 +54,7 @@ def beyond_page(table: dict[str, Any]) -> str:
     for experiment, rows in table["experiments"].items():
         lines += _heading(experiment, ["how", "chosen with", "settings"], BEYOND)
         for row in rows.values():
-            cells = [row["told"], f"{row['chosen_with']} %", _everything(row)]
+            cells = [_named(row["told"], row), f"{row['chosen_with']} %", _everything(row)]
             cells += [*(_layer(row, index) for index in (0, 1)), _network(row)]
             lines.append(_line([*cells, *(_kept(row, theta) for theta in BEYOND)]))
         lines += _effort(rows)
@@ -87,6 +87,12 @@ def _effort(rows: dict[str, Any]) -> list[str]:
         f"with {'; '.join(versions)}.",
         "",
     ]
+
+
+def _named(name: str, row: dict[str, Any]) -> str:
+    """What a row is called; and if its loss became infinite with some seeds, that it did."""
+    diverged = row["seeds"] - len(row["final"])
+    return f"{name} ({diverged} of {row['seeds']} seeds diverged)" if diverged else name
 
 
 def _versions(versions: dict[str, str]) -> str:

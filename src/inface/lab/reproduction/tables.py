@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -105,11 +106,7 @@ class _Table:
 
     def add(self, experiment: str, row: Row, command: str) -> None:
         """Do the sweep of a row, unless it is done, and write the table with it."""
-        title = f"{experiment} {row.name}"
-        show = self.show
-        found = sweep(
-            self._plan(experiment, row), jobs=self.jobs, show=None if show is None else lambda state: show(title, state)
-        )
+        found, seeds = self._swept(self._plan(experiment, row), f"{experiment} {row.name}")
         table: dict[str, Any] = read_json(self.file) if self.file.is_file() else {"format": 2, "experiments": {}}
         rows = table["experiments"].setdefault(experiment, {})
         rows[row.method if self.write is paper_page else row.name] = {
@@ -118,6 +115,7 @@ class _Table:
             "command": command,
             "versions": _versions(),
             "chosen_with": row.theta,
+            "seeds": seeds,
             "grid": {name: list(values) for name, values in row.grid.axes.items()},
             **{key: found[key] for key in ("best", "validation", "final", "trial_seconds")},
             "trials": [
@@ -126,6 +124,21 @@ class _Table:
         }
         write_json(self.file, table)
         write_text(self.page, self.write(table))
+
+    def _swept(self, plan: Plan, title: str) -> tuple[dict[str, Any], int]:
+        """The results of a sweep, and how many seeds it took: for one that diverges in the end another is taken."""
+        show = self.show
+        wanted, seeds = plan.seeds, plan.seeds
+        while True:
+            found = sweep(
+                replace(plan, seeds=seeds),
+                jobs=self.jobs,
+                show=None if show is None else lambda state: show(title, state),
+            )
+            lost = wanted - len(found["final"])
+            if not lost or seeds >= 2 * wanted:
+                return found, seeds
+            seeds += lost
 
     def _plan(self, experiment: str, row: Row) -> Plan:
         folder = str(self.out / experiment / row.name)
