@@ -67,7 +67,7 @@ def test_every_setting_of_the_second_table_is_one_that_a_run_can_have(experiment
         for point in line.grid.points():
             settings = applied(base, point, 2)
             assert settings.epochs == 25
-        assert line.pruning == (line.method not in ("prune", "gradual"))
+        assert not line.pruning
 
 
 def test_the_coarse_grid_is_a_part_of_the_papers():
