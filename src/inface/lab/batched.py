@@ -88,12 +88,25 @@ IN_PLACE: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tens
 }
 
 
+class _Rooms:
+    """Memory by name and shape, used again at every step: fetched anew from the system, it makes one a third longer."""
+
+    def __init__(self) -> None:
+        self.taken: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+
+    def __call__(self, name: str, like: Tensor, *shape: int) -> Tensor:
+        key = (name, shape)
+        if key not in self.taken:
+            self.taken[key] = torch.empty(shape, dtype=like.dtype)
+        return self.taken[key]
+
+
 class Perceptrons:
     """Linear layers with activations between them.
 
     Nodes come before samples, (networks, nodes, samples): the first layer of all networks on the same samples is then
     one product of two matrices, ``W x``, and every other layer a batch of them. Gradients are written out, which
-    saves a sixth of autograd's time and lets every activation live in one place.
+    saves a tenth of autograd's time, and everything is computed in the same memory at every step.
 
     >>> loss = nn.functional.mse_loss
     >>> weights = {"fc.weight": nn.Parameter(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))}  # of two networks
@@ -107,14 +120,15 @@ class Perceptrons:
 
     def __init__(self, layers: list[Dense], loss: Loss, count: int) -> None:
         self.layers, self.loss, self.count = layers, loss, count
+        self.rooms = _Rooms()
 
     @torch.no_grad()
     def outputs(self, weights: Weights, inputs: Tensor, *, shared: bool) -> Tensor:
-        return self._forward(weights, inputs, shared)[-1].mT
+        return self._forward(weights, inputs, shared, _Rooms())[-1].mT
 
     @torch.no_grad()
     def descend(self, weights: Weights, inputs: Tensor, targets: Tensor, *, shared: bool) -> Tensor:
-        values = self._forward(weights, inputs, shared)
+        values = self._forward(weights, inputs, shared, self.rooms)
         losses, d = self._losses(values[-1], targets, shared)
         for layer, x, h in reversed(list(zip(self.layers, values, values[1:], strict=False))):
             if layer.activation is not None:
@@ -122,19 +136,26 @@ class Perceptrons:
             if layer.bias is not None:
                 weights[layer.bias].grad = d.sum(2).flatten()
             weight = weights[layer.weight]
-            product = torch.mm(d.flatten(0, 1), x.T) if x.ndim == 2 else torch.bmm(d, x.mT)
-            weight.grad = product.view(weight.shape)
+            weight.grad = gradient = self.rooms(f"gradient of {layer.weight}", weight, *weight.shape)
+            if x.ndim == 2:
+                torch.mm(d.flatten(0, 1), x.T, out=gradient)
+            else:
+                torch.bmm(d, x.mT, out=self._own(gradient))
             if x is not values[0]:
-                own = self._own(weight).mT
-                d = own * d if own.shape[2] == 1 else torch.bmm(own, d)
+                own, room = self._own(weight).mT, self.rooms(f"before {layer.weight}", x, *x.shape)
+                d = torch.mul(own, d, out=room) if own.shape[2] == 1 else torch.bmm(own, d, out=room)
         return losses
 
-    def _forward(self, weights: Weights, inputs: Tensor, shared: bool) -> list[Tensor]:
+    def _forward(self, weights: Weights, inputs: Tensor, shared: bool, rooms: _Rooms) -> list[Tensor]:
         """The inputs, and the values of every layer, samples last."""
         values = [inputs.flatten(1).T if shared else inputs.flatten(2).mT]
         for layer in self.layers:
             weight, x = weights[layer.weight], values[-1]
-            h = self._own(torch.mm(weight, x)) if x.ndim == 2 else torch.bmm(self._own(weight), x)
+            h = rooms(f"after {layer.weight}", weight, self.count, len(weight) // self.count, x.shape[-1])
+            if x.ndim == 2:
+                torch.mm(weight, x, out=h.flatten(0, 1))
+            else:
+                torch.bmm(self._own(weight), x, out=h)
             if layer.bias is not None:
                 h += self._own(weights[layer.bias]).unsqueeze(2)
             values.append(h if layer.activation is None else IN_PLACE[layer.activation][0](h))
