@@ -94,3 +94,55 @@ def test_it_keeps_the_dtype_and_is_accepted_as_a_start(dtype):
     inface.graph_init_(model, inface.param_groups(model, {"weight": L1Ball(0.3)}))
     opt = inface.FrankWolfe(model, {"weight": L1Ball(0.3)}, lr=0.1, in_face="away")
     assert opt.param_groups[0]["params"][0].dtype == dtype
+
+
+def test_behind_a_relu_edges_are_positive_if_an_example_shows_it():
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 40), nn.ReLU(), nn.Dropout(0.5), nn.Linear(40, 5))
+    groups = inface.param_groups(model, {"*.weight": L1Ball(2.0)})
+    inputs = torch.randn(8, 20, generator=torch.Generator().manual_seed(0))
+    model[4].eval()
+    before = torch.random.get_rng_state()
+    inface.graph_init_(model, groups, generator=torch.Generator().manual_seed(0), example=inputs, scale=0.25)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert (model[0].weight < 0).any()
+    for layer in (model[2], model[5]):
+        assert (layer.weight >= 0).all()
+    for layer in (model[0], model[2], model[5]):
+        torch.testing.assert_close(layer.weight.abs().sum(1), torch.full((len(layer.weight),), 0.5))
+        assert (layer.weight != 0).any(0).all()
+    hidden = torch.relu(model[0](inputs)).detach()
+    alive = (hidden > 0).any(0)
+    fed = model[2].weight[:, alive].sum(1) > 0
+    assert torch.equal(((model[2](hidden) - model[2].bias) > 0).any(0), fed)  # no node is dead of its sign
+    assert model.training
+    assert not model[4].training
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_layer_that_is_used_behind_and_before_an_activation_keeps_random_signs():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(30, 30)
+
+        def forward(self, x):
+            return self.layer(torch.relu(self.layer(x)))
+
+    model = Twice()
+    inface.graph_init_(model, inface.param_groups(model, {"layer.weight": L1Ball(1.0)}), example=torch.randn(4, 30))
+    assert (model.layer.weight < 0).any()
+
+
+def test_what_a_start_cannot_be_is_refused():
+    model = nn.Linear(4, 3)
+    start = model.weight.detach().clone()
+    groups = inface.param_groups(model, {"weight": Simplex(1.0)})
+    for scale in (0.0, 1.5, -1.0):
+        with pytest.raises(ValueError, match="scale must be in"):
+            inface.graph_init_(model, groups, scale=scale)
+    with pytest.raises(ValueError, match=r"has no smaller points, got scale 0\.5"):
+        inface.graph_init_(model, groups, scale=0.5)
+    assert torch.equal(model.weight, start)
+    opt = inface.FrankWolfe(model, {"weight": L1Ball(1.0)}, lr=0.1, project=True)
+    with pytest.raises(TypeError, match="with an example, wanted the model"):
+        inface.graph_init_(opt, example=torch.ones(1, 4))

@@ -24,6 +24,8 @@ def graph_init_(
     groups: Iterable[dict[str, Any]] | FrankWolfe | None = None,
     *,
     generator: torch.Generator | None = None,
+    example: Any = None,
+    scale: float = 1.0,
 ) -> None:
     """Give each node of the constrained layers at least one incoming and one outgoing edge, in place.
 
@@ -32,10 +34,16 @@ def graph_init_(
     boundary. In a convolution an edge is one random entry of a kernel, and a grouped convolution is connected group by
     group (which needs the model: an optimizer alone does not know). Free parameters are left as they are.
 
+    Behind a ReLU a node whose only edge is negative never fires, and has no gradient to recover by: with an ``example``,
+    layers that see no negative inputs get positive edges. And edges as large as the radius allows may make the first
+    losses so large that the steps after them kill many nodes more: a smaller ``scale`` starts inside of the set.
+
     Args:
         model: the network, with ``groups``; or an optimizer, which knows its groups.
         groups: what :func:`inface.param_groups` returned, or an optimizer.
         generator: a CPU generator, for reproducibility on any device.
+        example: a batch of inputs of the model, or a tuple of its arguments.
+        scale: the size of the blocks, as a part of the radius; below 1 not for a simplex, which has no inside.
 
     Raises:
         ValueError: for a nuclear or spectral ball, whose points are not made of edges.
@@ -48,6 +56,8 @@ def graph_init_(
     >>> model.weight.abs().sum(1), (model.weight != 0).sum(0)
     (tensor([2., 2., 2.], grad_fn=<SumBackward1>), tensor([1, 1, 1, 1, 1, 1]))
     """
+    if not 0 < scale <= 1:
+        raise ValueError(f"graph_init_: scale must be in (0, 1], got {scale!r}")
     if isinstance(model, nn.Module):
         if groups is None:
             raise TypeError("graph_init_: with a model, wanted groups from inface.param_groups, or an optimizer")
@@ -73,9 +83,42 @@ def graph_init_(
                 f"graph_init_: {name} lives in {set_!r}, whose points are not made of edges; "
                 f"start it from a random matrix with project=True"
             )
+        if scale < 1 and isinstance(set_, Simplex):
+            raise ValueError(f"graph_init_: {name} lives in {set_!r}, which has no smaller points, got scale {scale:g}")
+    positive: set[int] = set()
+    if example is not None:
+        if not isinstance(model, nn.Module):
+            raise TypeError("graph_init_: with an example, wanted the model that it goes through")
+        positive = _behind_activations(model, example)
     with torch.no_grad():
         for p, set_, _ in members:
-            p.copy_(_connected(p, set_, channels.get(id(p), 1), generator))
+            start = _connected(p, set_, channels.get(id(p), 1), generator)
+            p.copy_((start.abs() if id(p) in positive else start) * scale)
+
+
+def _behind_activations(model: nn.Module, example: Any) -> set[int]:
+    """The parameters of layers that see no negative number when the model runs on an example."""
+    found: set[int] = set()
+
+    def look(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        own = {id(p) for p in layer.parameters(recurse=False)}
+        if all(isinstance(x, Tensor) and not bool((x < 0).any()) for x in inputs):
+            found.update(own)
+        else:
+            negative.update(own)
+
+    negative: set[int] = set()
+    hooks = [module.register_forward_pre_hook(look) for module in model.modules()]
+    training = {module: module.training for module in model.modules()}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model.eval()(*(example if isinstance(example, tuple) else (example,)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, before in training.items():
+            module.training = before
+    return found - negative
 
 
 def _named(group: dict[str, Any]) -> list[tuple[str, Tensor]]:

@@ -18,6 +18,7 @@ __all__ = [
     "Epochs",
     "EveryGradient",
     "InFace",
+    "Init",
     "Keep",
     "Lr",
     "Method",
@@ -83,6 +84,14 @@ InFace = Annotated[
         text="The in-face step of sfw-if: away, pairwise or frank-wolfe.",
         default="away",
         autocompletion=one_of("away", "pairwise", "frank-wolfe"),
+    ),
+]
+Init = Annotated[
+    str | None,
+    setting(
+        text="alive: start with positive edges behind activations, and smaller ones.",
+        default="the paper's way",
+        autocompletion=one_of("alive"),
     ),
 ]
 Keep = Annotated[

@@ -17,6 +17,7 @@ from .settings import (
     Epochs,
     EveryGradient,
     InFace,
+    Init,
     Keep,
     Lr,
     Method,
@@ -120,6 +121,7 @@ def sweep(
     keep: Keep = None,
     shrinkage: Shrinkage = None,
     every_gradient: EveryGradient = None,
+    init: Init = None,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
     option: Options = None,
@@ -163,6 +165,7 @@ def sweep(
         keep=keep,
         shrinkage=shrinkage,
         every_gradient=every_gradient,
+        init=init,
         epochs=epochs,
         batch_size=batch_size,
     )

@@ -17,6 +17,7 @@ from .settings import (
     Epochs,
     EveryGradient,
     InFace,
+    Init,
     Keep,
     Lr,
     Method,
@@ -50,6 +51,7 @@ def train(
     keep: Keep = None,
     shrinkage: Shrinkage = None,
     every_gradient: EveryGradient = None,
+    init: Init = None,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
     seed: Annotated[
@@ -114,6 +116,7 @@ def train(
         keep=keep,
         shrinkage=shrinkage,
         every_gradient=every_gradient,
+        init=init,
         epochs=epochs,
         batch_size=batch_size,
         seed=seed,

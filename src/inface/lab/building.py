@@ -39,6 +39,8 @@ __all__ = [
     "surroundings",
 ]
 
+ALIVE = 0.3  # of the radius: where layers start that are to be alive
+
 
 def settings_for(experiment: str, **given: Any) -> Settings:
     """Settings with the experiment's own defaults where nothing is given, as on the command line.
@@ -75,7 +77,7 @@ def resolve(settings: Settings) -> Settings:
         shrinkage=settings.shrinkage if settings.method == "proximal" else None,
     )
     if not settings.frank_wolfe:
-        return replace(settings, radius=None, constrained_lr=None, in_face="away", every_gradient=False)
+        return replace(settings, radius=None, constrained_lr=None, in_face="away", init=None, every_gradient=False)
     if settings.method == "sfw":
         settings = replace(settings, in_face="away", every_gradient=False)
     radii = [set_.radius for set_ in experiment_of(settings).sets.values()]
@@ -115,10 +117,11 @@ def fingerprint(split: Split) -> int:
     return zlib.crc32(sample.numpy().tobytes(), found)
 
 
-def make_model(settings: Settings, experiment: Experiment) -> nn.Module:
+def make_model(settings: Settings, experiment: Experiment, inputs: Tensor | None = None) -> nn.Module:
     """A network to start from: PyTorch's initialisation, and the graph initialisation where a layer is constrained.
 
     Layers in nuclear or spectral balls, whose points are not made of edges, keep PyTorch's; so does all of SGD's network.
+    Of the ``inputs`` of the network a few are looked at to start alive.
 
     >>> settings = Settings("digits")
     >>> make_model(settings, experiment_of(settings)).fc1.weight.abs().sum(1).unique().tolist()
@@ -132,7 +135,9 @@ def make_model(settings: Settings, experiment: Experiment) -> nn.Module:
         raise ArgumentError(f"{settings.experiment}: {error}") from None
     if settings.frank_wolfe:
         edges = [group for group in groups if not isinstance(group["set"], NuclearBall | SpectralBall)]
-        inface.graph_init_(model, edges, generator=torch.Generator().manual_seed(settings.seed))
+        alive: dict[str, Any] = {"example": None if inputs is None else inputs[:64], "scale": ALIVE}
+        chosen = alive if settings.init == "alive" else {}
+        inface.graph_init_(model, edges, generator=torch.Generator().manual_seed(settings.seed), **chosen)
     return model
 
 

@@ -14,6 +14,7 @@ READ_BY = {
     "constrained_lr": ("sfw-if", "sfw"),
     "radius": ("sfw-if", "sfw"),
     "in_face": ("sfw-if",),
+    "init": ("sfw-if", "sfw"),
     "every_gradient": ("sfw-if",),
     "keep": ("prune", "gradual"),
     "shrinkage": ("proximal",),

@@ -11,10 +11,11 @@ from inface.sets import InFace
 
 from .errors import ArgumentError, suggestion
 
-__all__ = ["Method", "Schedule", "Settings"]
+__all__ = ["Init", "Method", "Schedule", "Settings"]
 
 Method = Literal["sfw-if", "sfw", "sgd", "prune", "gradual", "proximal"]
 Schedule = Literal["constant", "cosine"]
+Init = Literal["alive"]
 
 PRUNED = ("prune", "gradual")
 
@@ -34,6 +35,9 @@ class Settings:
         constrained_lr: of the constrained layers, if it is to be another.
         radius: of the constrained layers in order, or one for all; by default the experiment's own.
         in_face: the kind of in-face step of ``"sfw-if"``.
+        init: how the constrained layers start: by default the paper's way, edges of random sign, as large as the radius
+            allows; ``"alive"``: positive edges behind activations, and 0.3 of the radius, so that fewer nodes start dead or
+            die of the first losses.
         momentum: of gradients; averaged for the Frank-Wolfe methods, torch's own for SGD.
         schedule: of the learning rates: constant, or falling to 0 as half a cosine.
         epochs: passes over the training data.
@@ -57,6 +61,7 @@ class Settings:
     constrained_lr: float | None = None
     radius: tuple[float, ...] | None = None
     in_face: InFace = "away"
+    init: Init | None = None
     momentum: float = 0.0
     schedule: Schedule = "constant"
     epochs: int = 25
@@ -75,6 +80,8 @@ class Settings:
             ("schedule", self.schedule, get_args(Schedule)),
             ("measured-on", self.measured_on, ("test", "validation")),
         )
+        if self.init is not None:
+            choices += (("init", self.init, get_args(Init)),)
         for name, value, known in choices:
             if value not in known:
                 raise ArgumentError(f"{name}: wanted {' or '.join(known)}, got {value}{suggestion(str(value), known)}")

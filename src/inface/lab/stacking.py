@@ -131,7 +131,8 @@ class Stack:
         with surroundings(1):
             self.experiments = [experiment_of(one) for one in self.settings]
             self._load(data, samples)
-            self.models = [make_model(s, e) for s, e in zip(self.settings, self.experiments, strict=True)]
+            each = zip(self.settings, self.experiments, self.splits, strict=True)
+            self.models = [make_model(settings, made, train.inputs) for settings, made, (train, _) in each]
             self._check()
             self.layers = list(self._layers())
             self.weights = {layer.name: layer.weight for layer in self.layers}

@@ -106,7 +106,7 @@ class _Trainer:
         self.image = data.image
         self.train, self.split = parts(settings, data)
         self.fingerprint = fingerprint(self.train)
-        self.model = make_model(settings, experiment)
+        self.model = make_model(settings, experiment, self.train.inputs)
         parameters = dict(self.model.named_parameters())
         self.layers = {name: parameters[name] for name in constrained(self.model, experiment)}
 

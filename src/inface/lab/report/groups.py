@@ -41,7 +41,7 @@ _WORDS = {
 }
 # What says nothing about how good a method is: the problem, the trial, the machine, a comment in the user's file.
 _NO_SETTINGS = {"format", "experiment", "options", "method", "measured_on", "seed", "threads", "versions", "source"}
-_OF_SETS = {"radius", "constrained_lr", "in_face", "every_gradient"}
+_OF_SETS = {"radius", "constrained_lr", "in_face", "init", "every_gradient"}
 # What a method does not read, whatever its value.
 _UNUSED = {
     "sgd": _OF_SETS,
@@ -253,7 +253,7 @@ def _matters(key: str, value: Any) -> bool:
     match key:
         case "lr":
             return True
-        case "constrained_lr" | "radius" | "keep" | "shrinkage":
+        case "constrained_lr" | "radius" | "keep" | "shrinkage" | "init":
             return value is not None
         case "in_face":
             return bool(value != "away")

@@ -109,7 +109,7 @@ def command(run: Run) -> str:
     words = ["inface", "train", str(config.get("experiment")), "--out", f"{run.path.resolve().name}-again"]
     for key in (
         "method", "lr", "constrained_lr", "radius", "in_face", "momentum", "schedule", "epochs", "batch_size", "seed",
-        "every_gradient", "threads",
+        "every_gradient", "init", "threads",
     ):  # fmt: skip
         words += _flag(key, config.get(key))
     words += ["--validate"] if config.get("measured_on") == "validation" else []

@@ -24,6 +24,7 @@ AXES = (
     "schedule",
     "in_face",
     "every_gradient",
+    "init",
     "batch_size",
     "epochs",
     "keep",
