@@ -110,8 +110,8 @@ def carry_out(tasks: Sequence[Task], *, jobs: int = 1, show: Callable[[Progress]
     """
     watch = _Watch(tasks)
     show = show or (lambda _: None)
-    if not all(task.finished() for task in tasks):
-        _work(jobs, tasks, lambda: show(watch.progress()), watch.done)
+    if watch.left:
+        _work(min(jobs, len(watch.left)), tasks, lambda: show(watch.progress()), watch.done)
     show(watch.progress())
 
 
