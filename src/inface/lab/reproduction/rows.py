@@ -77,10 +77,10 @@ class _Choices:
 CHOICES = {
     "mnist-mlp": _Choices(
         sparse={
-            "radius": [[0.3, 20], [0.4, 15], [0.5, 10]],
-            "constrained_lr": [4.0, 8.0],
+            "radius": [[0.3, 20], [0.5, 10], [1, 10]],
+            "lr": [0.1, 0.2],
             "momentum": [0.99],
-            "lr": [0.2],
+            "constrained_lr": [8.0],
         },
         rates=[0.05, 0.1, 0.2],
         shrinkage=[3e-5, 1e-4, 3e-4],
@@ -118,13 +118,13 @@ CHOICES = {
 
 
 def beyond_rows(experiment: str, *, quick: bool = False) -> list[Row]:
-    """The second table: averaged gradients and falling steps, beside what others do with as many gradients.
+    """The second table: averaged gradients, falling steps and a start alive, beside what others do with as many gradients.
 
     >>> [row.name for row in beyond_rows("mnist-mlp")]
     ['sfw-if', 'sgd', 'prune-5', 'gradual-5', 'prune-2', 'gradual-2', 'proximal']
     """
     choices = CHOICES[experiment]
-    ours = {"schedule": "cosine", "every_gradient": True}
+    ours = {"schedule": "cosine", "every_gradient": True, "init": "alive"}
     momentum: dict[str, Any] = {"momentum": 0.9}
     cosine = {**momentum, "schedule": "cosine"}
     rows = [Row("sfw-if", "sfw-if, chosen with 5 %", "sfw-if", Grid(choices.sparse), ours, theta=5)]
