@@ -6,18 +6,35 @@ from inface.lazy import exports
 
 if TYPE_CHECKING:
     from .architecture import Network, describe
-    from .files import load_network, load_sparse, save_sparse
+    from .files import load_network, load_sparse, save_dense, save_sparse
     from .onnx import save_onnx, save_program
+    from .report import CostReport, Variant, cost_report
 
-__all__ = ["Network", "describe", "load_network", "load_sparse", "save_onnx", "save_program", "save_sparse"]
+__all__ = [
+    "CostReport",
+    "Network",
+    "Variant",
+    "cost_report",
+    "describe",
+    "load_network",
+    "load_sparse",
+    "save_dense",
+    "save_onnx",
+    "save_program",
+    "save_sparse",
+]
 
 __getattr__, __dir__ = exports(
     __name__,
     {
+        "CostReport": "report",
         "Network": "architecture",
+        "Variant": "report",
+        "cost_report": "report",
         "describe": "architecture",
         "load_network": "files",
         "load_sparse": "files",
+        "save_dense": "files",
         "save_onnx": "onnx",
         "save_program": "onnx",
         "save_sparse": "files",

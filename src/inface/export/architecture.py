@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from .selection import Select
+
 __all__ = ["Network", "describe"]
 
 # The layers that an architecture may name.
@@ -44,6 +46,7 @@ LAYERS: dict[str, type[nn.Module]] = {
         nn.MaxPool1d,
         nn.MaxPool2d,
         nn.ReLU,
+        Select,
         nn.SiLU,
         nn.Sigmoid,
         nn.Softmax,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .architecture import Network, describe
 from .coding import CODINGS, decode, encode
 
-__all__ = ["load_network", "load_sparse", "save_sparse"]
+__all__ = ["load_network", "load_sparse", "save_dense", "save_sparse"]
 
 FORMAT = "1"
 LIMIT = 1 << 33  # bytes of all tensors once they are dense
@@ -59,8 +59,6 @@ def save_sparse(
     ...     save_sparse(model, Path(folder, "model.safetensors")) < 4 * 100 * 1000 / 12
     True
     """
-    from safetensors.torch import save_file
-
     if values not in ("exact", "float16"):
         raise ValueError(f"values: wanted exact or float16, got {values}")
     state = model.state_dict() if isinstance(model, nn.Module) else model
@@ -72,14 +70,30 @@ def save_sparse(
     metadata = {"inface.sparse": FORMAT, "tensors": json.dumps(told, separators=(",", ":"))}
     if architecture and isinstance(model, nn.Module):
         metadata["architecture"] = json.dumps(describe(model), separators=(",", ":"))
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        save_file(parts, partial, metadata)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-    return target.stat().st_size
+    return _write(Path(path), parts, metadata)
+
+
+def save_dense(model: nn.Module, path: str | os.PathLike[str]) -> int:
+    """Write a network as an ordinary safetensors file that also says how it is built; returns how many bytes it has.
+
+    Every reader of safetensors gives its tensors; :func:`load_network` gives the network.
+
+    Args:
+        model: the network.
+        path: the file; it is written beside it first and then put in its place.
+
+    Raises:
+        ValueError: the network has no architecture that can be told.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = save_dense(nn.Sequential(nn.Linear(3, 2)), Path(folder, "model.safetensors"))
+    ...     load_network(Path(folder, "model.safetensors")).get_submodule("0")
+    Linear(in_features=3, out_features=2, bias=True)
+    """
+    told = json.dumps(describe(model), separators=(",", ":"))
+    parts = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+    return _write(Path(path), parts, {"architecture": told})
 
 
 def load_sparse(path: str | os.PathLike[str], *, limit: int = LIMIT) -> dict[str, Tensor]:
@@ -100,11 +114,14 @@ def load_sparse(path: str | os.PathLike[str], *, limit: int = LIMIT) -> dict[str
     {'weight': tensor([[0.0000, 0.5000],
             [0.0000, 0.0000]])}
     """
-    return _read(Path(path), limit)[0]
+    state, _, sparse = _read(Path(path), limit)
+    if not sparse:
+        raise ValueError(f"{path}: is not a file of save_sparse; safetensors.torch.load_file gives its tensors")
+    return state
 
 
 def load_network(path: str | os.PathLike[str], *, limit: int = LIMIT) -> Network:
-    """The network in a file that :func:`save_sparse` wrote with its architecture; its Python class is not needed.
+    """The network in a file of :func:`save_sparse` or :func:`save_dense`; its Python class is not needed.
 
     Args:
         path: the file.
@@ -121,7 +138,7 @@ def load_network(path: str | os.PathLike[str], *, limit: int = LIMIT) -> Network
     >>> torch.equal(again(torch.ones(3)), model(torch.ones(3)))
     True
     """
-    state, architecture = _read(Path(path), limit)
+    state, architecture, _ = _read(Path(path), limit)
     if architecture is None:
         raise ValueError(f"{path}: has no architecture; load_sparse gives its tensors")
     try:
@@ -130,6 +147,19 @@ def load_network(path: str | os.PathLike[str], *, limit: int = LIMIT) -> Network
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
     return network.eval()
+
+
+def _write(target: Path, parts: dict[str, Tensor], metadata: dict[str, str]) -> int:
+    """Write a file beside its place, then put it there."""
+    from safetensors.torch import save_file
+
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        save_file(parts, partial, metadata)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target.stat().st_size
 
 
 def _packed(name: str, tensor: Tensor, values: Values) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -156,7 +186,8 @@ def _narrow(flat: Tensor, values: Values) -> Tensor:
     return narrow if values == "float16" or torch.equal(narrow.to(flat.dtype), flat) else flat.clone()
 
 
-def _read(path: Path, limit: int) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+def _read(path: Path, limit: int) -> tuple[dict[str, Tensor], Any, bool]:
+    """The tensors of a file, its architecture, and whether it is one of :func:`save_sparse`."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -169,19 +200,18 @@ def _read(path: Path, limit: int) -> tuple[dict[str, Tensor], dict[str, Any] | N
     except (SafetensorError, ValueError, RecursionError, RuntimeError, KeyError, OverflowError) as error:
         raise ValueError(f"{path}: is damaged or not a safetensors file: {' '.join(str(error).split())}") from None
     metadata = header.get("__metadata__", {})
-    if metadata.get("inface.sparse") != FORMAT:
-        found = metadata.get("inface.sparse")
-        raise ValueError(
-            f"{path}: is not a file of save_sparse of format {FORMAT}" + (f", but {found!r}" if found else "")
-        )
+    version = metadata.get("inface.sparse")
+    if version not in (None, FORMAT):
+        raise ValueError(f"{path}: is of the format {version!r}, wanted {FORMAT}")
     try:
+        architecture = json.loads(metadata["architecture"]) if "architecture" in metadata else None
+        if version is None:
+            return stored, architecture, False
         told = json.loads(metadata["tensors"])
         _check(told, limit)
-        state = {name: _unpacked(each, stored, name) for name, each in told.items()}
-        architecture = json.loads(metadata["architecture"]) if "architecture" in metadata else None
+        return {name: _unpacked(each, stored, name) for name, each in told.items()}, architecture, True
     except (ValueError, KeyError, TypeError, RecursionError, RuntimeError) as error:
         raise ValueError(f"{path}: is damaged: {' '.join(str(error).split())}") from None
-    return state, architecture
 
 
 def _check(told: Any, limit: int) -> None:
