@@ -9,34 +9,44 @@ if TYPE_CHECKING:
     from .files import load_network, load_sparse, save_dense, save_sparse
     from .onnx import save_onnx, save_program
     from .report import CostReport, Variant, cost_report
+    from .sparse_linear import SparseLinear
+    from .sparsifying import LayerChoice, layer_choices, sparsify
 
 __all__ = [
     "CostReport",
+    "LayerChoice",
     "Network",
+    "SparseLinear",
     "Variant",
     "cost_report",
     "describe",
+    "layer_choices",
     "load_network",
     "load_sparse",
     "save_dense",
     "save_onnx",
     "save_program",
     "save_sparse",
+    "sparsify",
 ]
 
 __getattr__, __dir__ = exports(
     __name__,
     {
         "CostReport": "report",
+        "LayerChoice": "sparsifying",
         "Network": "architecture",
+        "SparseLinear": "sparse_linear",
         "Variant": "report",
         "cost_report": "report",
         "describe": "architecture",
+        "layer_choices": "sparsifying",
         "load_network": "files",
         "load_sparse": "files",
         "save_dense": "files",
         "save_onnx": "onnx",
         "save_program": "onnx",
         "save_sparse": "files",
+        "sparsify": "sparsifying",
     },
 )
