@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -107,12 +108,17 @@ def _partial(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings that torch gives about its own code."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        warnings.simplefilter("ignore", DeprecationWarning)
-        warnings.simplefilter("ignore", UserWarning)
-        yield
+    """Without what torch says about its own code, and about packages that are not there."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            for kind in (FutureWarning, DeprecationWarning, UserWarning):
+                warnings.simplefilter("ignore", kind)
+            yield
+    finally:
+        logger.setLevel(before)
 
 
 def _first_line(error: Exception) -> str:

@@ -17,7 +17,7 @@ from .compact import Compaction, compact
 from .files import save_sparse
 from .measuring import LayerCost, activation_bytes, gzip_bytes, latencies, layer_costs, weight_bytes
 from .onnx import save_onnx
-from .sparsify import sparsify
+from .sparsifying import layer_choices, sparsify
 
 __all__ = ["CostReport", "Variant", "cost_report"]
 
@@ -151,7 +151,8 @@ def cost_report(
     dense = copy.deepcopy(model).eval()
     inputs = {batch: _batch(example_input, batch) for batch in batches}
     small = compact(dense, example_input)
-    fast = sparsify(small)
+    choices = layer_choices(small, batch=batches)
+    fast = sparsify(small, choices=choices)
     forms = {"dense": dense, "compact": small, "sparse": fast}
     times: dict[str, dict[int, float]] = {name: {} for name in (*forms, "onnxruntime")}
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
@@ -184,7 +185,9 @@ def cost_report(
         for name, (form, of, operations) in variants.items()
     }
     told: Compaction = small.compaction  # type: ignore[assignment]
-    left = [f"{each.name}: {each.reason}" for each in told.left] + ([reason] if reason else [])
+    left = [f"{each.name}: {each.reason}" for each in told.left]
+    left += [f"{name}: stays dense: {choice.reason}" for name, choice in choices.items() if choice.kind == "dense"]
+    left += [reason] if reason else []
     threads = torch.get_num_threads()
     return CostReport(
         tuple(costs), **made, gzip=compressed, onnxruntime=times["onnxruntime"], left=tuple(left), threads=threads
