@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .compact import Compaction, compact
+from .compaction import Compaction, compact
 from .files import save_sparse
 from .measuring import LayerCost, activation_bytes, gzip_bytes, latencies, layer_costs, weight_bytes
 from .onnx import save_onnx
