@@ -68,15 +68,15 @@ def entry(builder, columns, k):
 
 
 @intrinsic
-def dot(typing_context, values, columns, first, last, x):  # noqa: ARG001 - Numba's interface
-    """The sum of ``values[k] * x[columns[k]]`` from ``first`` to ``last``."""
+def dot(typing_context, values, columns, first, last, x, at):  # noqa: ARG001 - Numba's interface
+    """The sum of ``values[k] * x[at + columns[k]]`` from ``first`` to ``last``."""
     real = values.dtype
 
     def codegen(context, builder, signature, arguments):
         v, size = memory(context, builder, signature, arguments, 0)
         c, _ = memory(context, builder, signature, arguments, 1)
         x, _ = memory(context, builder, signature, arguments, 4)
-        begin, end = arguments[2], arguments[3]
+        begin, end, x = arguments[2], arguments[3], builder.gep(x, [arguments[5]])
         full = builder.add(begin, builder.and_(builder.sub(end, begin), INDEX(-LANES)))
         kind = v.type.pointee
         sums = cgutils.alloca_once_value(builder, ir.Constant(vector(kind, LANES), [0.0] * LANES))
@@ -97,7 +97,7 @@ def dot(typing_context, values, columns, first, last, x):  # noqa: ARG001 - Numb
             total = builder.fadd(total, builder.extract_element(lanes, PLACE(lane)), flags=SUM)
         return total
 
-    return real(values, columns, types.int64, types.int64, x), codegen
+    return real(values, columns, types.int64, types.int64, x, types.int64), codegen
 
 
 @intrinsic
@@ -195,10 +195,9 @@ tile_8, tile_16, tile_32 = tile_of(8), tile_of(16), tile_of(32)
 def singly(x, y, batch, values, columns, rows, bias, inputs, outputs):
     """One sample after the other."""
     for s in range(batch):
-        sample = x[s * inputs : (s + 1) * inputs]
         for i in range(outputs):
             own = bias[i] if bias.shape[0] > 0 else values.dtype.type(0)
-            y[s * outputs + i] = own + dot(values, columns, int64(rows[i]), int64(rows[i + 1]), sample)
+            y[s * outputs + i] = own + dot(values, columns, int64(rows[i]), int64(rows[i + 1]), x, s * inputs)
 
 
 @compiled()
@@ -218,16 +217,24 @@ def tiled(x, y, batch, values, columns, rows, bias, inputs, outputs):
 
 
 @compiled()
+def padded(x, y, batch, values, columns, rows, bias, inputs, outputs):
+    """Fewer than eight samples, and zeros up to there."""
+    eight_x, eight_y = np.zeros(8 * inputs, values.dtype), np.empty(8 * outputs, values.dtype)
+    for k in range(batch * inputs):
+        eight_x[k] = x[k]
+    tiled(eight_x, eight_y, 8, values, columns, rows, bias, inputs, outputs)
+    for k in range(batch * outputs):
+        y[k] = eight_y[k]
+
+
+@compiled()
 def product(x, y, batch, values, columns, rows, bias, inputs, outputs):
     if batch <= SINGLE:
         singly(x, y, batch, values, columns, rows, bias, inputs, outputs)
-    elif batch >= 8:
-        tiled(x, y, batch, values, columns, rows, bias, inputs, outputs)
+    elif batch < 8:
+        padded(x, y, batch, values, columns, rows, bias, inputs, outputs)
     else:
-        wide_x, wide_y = np.zeros(8 * inputs, values.dtype), np.empty(8 * outputs, values.dtype)
-        wide_x[: batch * inputs] = x
-        tiled(wide_x, wide_y, 8, values, columns, rows, bias, inputs, outputs)
-        y[:] = wide_y[: batch * outputs]
+        tiled(x, y, batch, values, columns, rows, bias, inputs, outputs)
 
 
 # ---------------------------------------------------------------------- entries: addresses and numbers

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from ..kernels import _pool
@@ -31,8 +31,8 @@ class SparseLinear(nn.Module):
     """``y = x W^T + b`` with the non-zeros of ``W`` alone: row after row, each with its column.
 
     It takes what :class:`torch.nn.Linear` takes: any number of batch dimensions, empty ones, any strides. On the CPU in
-    float32 and float64 a compiled kernel does the work; elsewhere, and in other dtypes, the dense matrix is made anew for
-    every call, which is right and slow. The layer follows ``torch.set_num_threads``.
+    float32 and float64 a compiled kernel does the work; elsewhere, in other dtypes and inside ``torch.func``'s transforms
+    the dense matrix is made anew for every call, which is right and slow. The layer follows ``torch.set_num_threads``.
 
     A zero weight does not look at its input. Where a weight is not zero, NaN and infinities in the input spread as in a
     dense layer; where it is zero, a dense layer makes NaN of them (``0 * inf``) and this one makes 0.
@@ -121,6 +121,8 @@ class SparseLinear(nn.Module):
             if x.dtype != values.dtype and torch.is_autocast_enabled(x.device.type):
                 x = x.to(values.dtype)
             _check(x, values, self.in_features)
+        if _transformed():
+            return nn.functional.linear(x, self.weight, bias)
         if _seen_by_others(x):
             return csr_linear(x, values, columns, rows, bias, self.in_features)
         if torch.is_grad_enabled() and (
@@ -190,13 +192,14 @@ def _what_is_wrong(values: Any, columns: Any, rows: Any, inputs: int, outputs: i
 
 def _multiply(x: Tensor, values: Tensor, columns: Tensor, rows: Tensor, bias: Tensor | None) -> Tensor:
     """The product by the kernel where there is one, by the dense matrix elsewhere."""
-    kernel = _kernel(values.dtype, columns.dtype) if x.is_cpu and values.is_cpu else None
+    kernel = _kernel(values.dtype, columns.dtype) if x.is_cpu and _plain(values, columns, rows, bias) else None
     if kernel is None:
         return nn.functional.linear(x, _dense(values, columns, rows, x.shape[-1]), bias)
     shape = x.shape
     outputs, batch = rows.shape[0] - 1, math.prod(shape[:-1])
-    x = x.resolve_neg().contiguous()
-    y = x.new_empty((*shape[:-1], outputs))
+    if x.is_neg() or not x.is_contiguous():
+        x = x.resolve_neg().contiguous()
+    y = x.new_empty(*shape[:-1], outputs)
     arguments = (
         x.data_ptr(),
         y.data_ptr(),
@@ -213,6 +216,18 @@ def _multiply(x: Tensor, values: Tensor, columns: Tensor, rows: Tensor, bias: Te
     else:
         kernel(*arguments)
     return y
+
+
+def _plain(values: Tensor, columns: Tensor, rows: Tensor, bias: Tensor | None) -> bool:
+    """Whether the layer lies in memory as the kernel expects it to: it does not check again."""
+    return (
+        values.is_cpu
+        and values.is_contiguous()
+        and columns.is_contiguous()
+        and rows.is_contiguous()
+        and rows.dtype == torch.int32
+        and (bias is None or (bias.dtype == values.dtype and bias.is_contiguous()))
+    )
 
 
 def _in_threads(kernel: Callable[..., None], arguments: tuple[int, ...], rows: Tensor, size: int) -> None:
@@ -282,14 +297,18 @@ def _row_of_each(values: Tensor, rows: Tensor) -> Tensor:
 
 
 def _seen_by_others(x: Any) -> bool:
-    """Whether somebody traces, batches or watches this call: they must see an operator, not memory that fills itself."""
+    """Whether somebody traces or watches this call: they must see an operator, not memory that fills itself."""
     return (
         torch.compiler.is_compiling()
         or type(x) is not Tensor
-        or is_functorch_wrapped_tensor(x)
         or is_in_torch_dispatch_mode()
-        or torch._C._get_tracing_state() is not None  # noqa: SLF001
+        or torch._C._get_tracing_state() is not None  # noqa: SLF001 - torch.jit.is_tracing, without its detours
     )
+
+
+def _transformed() -> bool:
+    """Whether torch.func or forward-mode differentiation is at work: they take tensors apart that have no memory."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0  # noqa: SLF001 - nothing public tells
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor | None) -> None:  # noqa: ARG001 - torch's interface
@@ -328,7 +347,7 @@ class Multiply(torch.autograd.Function):
 def csr_linear(
     x: Tensor, values: Tensor, columns: Tensor, rows: Tensor, bias: Tensor | None, in_features: int
 ) -> Tensor:
-    """The product as an operator that torch.compile, torch.export, torch.fx and torch.func take as a whole."""
+    """The product as an operator that torch.compile, torch.export and torch.fx take as a whole."""
     _check(x, values, in_features)
     return _multiply(x, values, columns, rows, bias)
 
@@ -339,13 +358,3 @@ def _shape_alone(x: Tensor, values: Tensor, columns: Tensor, rows: Tensor, *_: A
 
 
 csr_linear.register_autograd(_gradients, setup_context=_remember)
-
-
-@csr_linear.register_vmap
-def _batched(info: Any, in_dims: tuple[int | None, ...], x: Tensor, *layer: Any) -> tuple[Tensor, int]:  # noqa: ARG001 - torch's interface
-    """A further dimension of the input is one more of its batch; a batch of layers is not."""
-    if in_dims[0] is None or any(dim is not None for dim in in_dims[1:]):
-        raise ValueError(
-            "SparseLinear: torch.func.vmap over the layer's own tensors is not offered, only over its input"
-        )
-    return csr_linear(x.movedim(in_dims[0], 0), *layer), 0
