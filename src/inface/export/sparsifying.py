@@ -57,13 +57,13 @@ def sparsify(
     A layer with many zeros becomes a :class:`SparseLinear` if that is smaller and, measured on this machine with the
     threads that torch has, no slower for any of the sizes of batch. A layer of low rank becomes two thin Linear layers if
     they are smaller than what it would be otherwise; they leave out what is rounding (16 eps of the whole matrix). All
-    else stays dense. So do layers that the network shares, subclasses of Linear, layers with hooks, layers inside
-    torch's own modules, which read their weights (``nn.MultiheadAttention``), and layers that are not float32 or float64
-    on the CPU.
+    else stays dense. So do layers whose parameters another module shares, subclasses of Linear, layers with hooks, layers
+    inside torch's own modules, which read their weights (``nn.TransformerEncoderLayer``), and layers that are not float32
+    or float64 on the CPU.
 
     On the machine it was written on, one thread, a 784-512-512-10 network with 5 % of the weights of its two first layers
-    becomes 1.8 times as fast for one sample and 4 to 6 times for 64; a 4096x4096 layer, 6 to 12 times. The break-even of a 784x512
-    layer is at about 20 % of the weights for one sample, and 40 % for 64.
+    becomes 1.8 times as fast for one sample and 4 to 6 times for 64; a 4096x4096 layer, 6 to 12 times. The break-even of
+    a 784x512 layer is at about 20 % of the weights for one sample, and 40 % for 64.
 
     Args:
         model: the network, which is not changed.
