@@ -99,12 +99,13 @@ def compact(model: nn.Module, example_input: Any, *, select: Selection = "faster
     expected = _outputs(whole, example)
     try:
         small, changes, left = _smaller(model, example, expected, select)
-        _check(whole, small, example)
     except Untraceable as why:
         small, changes, left = copy.deepcopy(model), [], [Left(type(model).__name__, f"everything stays: {why}")]
-    for name, module in model.named_modules():
-        for each in small.get_submodule(name).modules():
-            each.training = module.training
+    else:
+        _check(whole, small, example)
+        for name, module in model.named_modules():
+            for each in small.get_submodule(name).modules():
+                each.training = module.training
     before, after = (sum(p.numel() for p in each.parameters()) for each in (model, small))
     small.compaction = Compaction(tuple(changes), tuple(left), before, after)  # type: ignore[assignment]
     return small

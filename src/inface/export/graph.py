@@ -15,6 +15,7 @@ from .selection import Select
 
 __all__ = ["Graph", "Untraceable", "copied", "differences", "follow", "tensors", "trace"]
 
+PLAIN = (bool, int, float, str, type(None))
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -59,7 +60,7 @@ def trace(model: nn.Module, example: tuple[Any, ...]) -> Graph:
         with torch.no_grad():
             result = watch.run(*copied(example))
     except Exception as error:
-        raise Untraceable(_line(error)) from error
+        raise Untraceable(f"forward cannot be traced: {_line(error)}") from error
     return replace(graph, shapes=watch.shapes, overwritten=frozenset(watch.overwritten), result=result)
 
 
@@ -76,7 +77,7 @@ def follow(model: nn.Module, example: tuple[Any, ...]) -> Graph:
             return Graph(model, tuple(tracer.trace(model, _fixed(model, example)).nodes), closed)
         except Exception as error:
             if tracer.failed is None or tracer.failed in closed:
-                raise Untraceable(_line(error)) from error
+                raise Untraceable(f"forward cannot be traced: {_line(error)}") from error
             closed[tracer.failed] = _line(error)
 
 
@@ -179,12 +180,11 @@ class _Watch(fx.Interpreter):
 
 
 def _fixed(model: nn.Module, example: tuple[Any, ...]) -> dict[str, Any]:
-    """Arguments of ``forward`` that are no tensors, or left at their defaults: a branch on them is taken as it will be."""
+    """Arguments of ``forward`` that are plain, given or by default: a branch on them is taken as it will be."""
     parameters = [each for each in inspect.signature(model.forward).parameters.values() if each.kind not in VARIABLE]
-    given = {
-        each.name: value for each, value in zip(parameters, example, strict=False) if not isinstance(value, Tensor)
-    }
-    return given | {each.name: each.default for each in parameters[len(example) :] if each.default is not each.empty}
+    given = {each.name: value for each, value in zip(parameters, example, strict=False)}
+    default = {each.name: each.default for each in parameters[len(example) :]}
+    return {name: value for name, value in (given | default).items() if isinstance(value, PLAIN)}
 
 
 def _written(node: fx.Node) -> Any:

@@ -176,6 +176,8 @@ def _cat(wiring: Wiring, node: fx.Node) -> Flow | None:
     (dim,) = _dims(argument(node, ("dim",), "dim", node.kwargs.get("axis", 0)), len(wiring.shape(node)))
     if not isinstance(parts, list | tuple):
         raise Unknown("it does not join a list")
+    if any(wiring.flows[each].axis != dim for each in parts if each in wiring.flows):
+        raise Unknown("it joins along another dimension")
     flows = [wiring.read(each, dim) for each in parts]
     return Flow(dim, torch.cat([each.ids for each in flows]), torch.cat([each.value for each in flows]))
 

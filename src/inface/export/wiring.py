@@ -100,15 +100,22 @@ class Wiring:
             flow = self._understand(node)
         except Unknown as why:
             name = str(node.target) if node.op == "call_module" else node.name
+            weighted = node.op == "call_module" and any(True for _ in self.module(node).parameters())
+            is_output = not weighted and self._ends(node)
             for each in read:
-                self.classes.pin(each.ids, f"read by {name}")
-            if read or (node.op == "call_module" and any(True for _ in self.module(node).parameters())):
+                self.classes.pin(each.ids, "an output of the network" if is_output else f"read by {name}")
+            if weighted or (read and not is_output):
                 self.left.setdefault(name, str(why))
             return None
         if flow is not None and node in self.graph.overwritten:
             self.classes.pin(flow.ids, "changed in place while others read it")
             return Flow(flow.axis, flow.ids, varying(len(flow.ids)))
         return flow
+
+    def _ends(self, node: fx.Node) -> bool:
+        """Whether a step only gives the network's output another form, like a softmax."""
+        shapes = [self.graph.shapes.get(each) for each in node.all_input_nodes]
+        return shapes == [self.graph.shapes.get(node)] and all(user.op == "output" for user in node.users)
 
     def _understand(self, node: fx.Node) -> Flow | None:
         if node.name in self._distrusted:
