@@ -32,13 +32,13 @@ def exported(trained, tmp_path_factory):
     path = tmp_path_factory.mktemp("exported") / "digits"
     shutil.copytree(trained, path)
     formats = [word for name in ("compact", "sparse", "onnx", "torch") for word in ("--format", name)]
-    assert command(["export", str(path), *formats, "--keep", "5%"]) == 0
+    assert command(["export", str(path), *formats, "--keep", "1%"]) == 0
     return path
 
 
 def test_every_file_holds_the_network_with_the_edges_that_were_kept(exported):
     _, experiment, model = rebuild(Run(exported))
-    thin = hard_threshold(model, 0.05, layers=list(experiment.sets)).eval()
+    thin = hard_threshold(model, 0.01, layers=list(experiment.sets)).eval()
     inputs = torch.randn(5, 1, 8, 8)
     wanted = thin(inputs)
     folder = exported / "export"
@@ -47,7 +47,6 @@ def test_every_file_holds_the_network_with_the_edges_that_were_kept(exported):
         torch.testing.assert_close(found(inputs), wanted)
     small = load_network(folder / "compact.safetensors").state_dict()
     assert all(torch.equal(load_file(folder / "compact.safetensors")[key], small[key]) for key in small)
-    assert all(torch.equal(load_sparse(folder / "sparse.safetensors")[key], small[key]) for key in small)
     program = torch.export.load(folder / "model.pt2").module()
     torch.testing.assert_close(program(inputs), wanted)
 
@@ -56,11 +55,11 @@ def test_the_account_is_written_and_says_that_nothing_was_lost(exported):
     told = json.loads((exported / "export" / "export.json").read_text())
     metric = told["metric"]
     assert metric["before"] == Run(exported).summary["kept"]["100"]
-    assert metric["kept"] == Run(exported).summary["kept"]["5"]
+    assert metric["kept"] == Run(exported).summary["kept"]["1"]
     assert {metric[name] for name in ("compact", "sparse", "onnx", "torch")} == {metric["kept"]}
     costs = CostReport.from_dict(told["costs"])
     assert costs.to_dict() == told["costs"]
-    assert costs.sparse.file == told["files"]["sparse"]["bytes"] or costs.sparse.file < told["files"]["sparse"]["bytes"]
+    assert costs.sparse.file < told["files"]["sparse"]["bytes"] < costs.compact.file  # with the architecture in it
     assert costs.compact.parameters < costs.dense.parameters
     assert costs.sparse.nonzeros <= costs.compact.nonzeros
     assert costs.sparse.operations < costs.compact.operations < costs.dense.operations
@@ -72,7 +71,7 @@ def test_the_account_is_written_and_says_that_nothing_was_lost(exported):
 def test_the_page_has_what_was_exported(exported, trained, tmp_path):
     page = write_report([Run(exported)], tmp_path / "report.html").read_text()
     assert "Exported: digits" in page
-    assert "5 % of the edges of each constrained layer" in page.replace("\N{NO-BREAK SPACE}", " ")
+    assert "1 % of the edges of each constrained layer" in page.replace("\N{NO-BREAK SPACE}", " ")
     assert "sparse.safetensors" in page
     assert "Exported" not in write_report([Run(trained)], tmp_path / "other.html").read_text()
 

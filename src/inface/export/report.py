@@ -100,7 +100,7 @@ class CostReport:
         return "\n".join(lines)
 
     def _layers(self) -> list[tuple[str, ...]]:
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for each in self.layers:
             share = 100 * each.nonzeros / max(1, each.parameters)
             shape = "x".join(map(str, each.shape))
@@ -151,8 +151,9 @@ def cost_report(
     dense = copy.deepcopy(model).eval()
     inputs = {batch: _batch(example_input, batch) for batch in batches}
     small = compact(dense, example_input)
-    choices = layer_choices(small, batch=batches)
-    fast = sparsify(small, choices=choices)
+    whole = compact(dense, example_input, select="never")  # an input that a sparse layer does not read costs it nothing
+    choices = layer_choices(whole, batch=batches)
+    fast = sparsify(whole, choices=choices)
     forms = {"dense": dense, "compact": small, "sparse": fast}
     times: dict[str, dict[int, float]] = {name: {} for name in (*forms, "onnxruntime")}
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
@@ -163,14 +164,14 @@ def cost_report(
                 runs["onnxruntime"] = _running(there, x.numpy())
             for name, found in latencies(runs, seconds=seconds).items():
                 times[name][batch] = found
-        files, compressed = _files(dense, small, Path(folder))
+        files, compressed = _files(dense, small, whole, Path(folder))
     costs = layer_costs(dense, example_input)
     largest = inputs[max(batches)]
-    shrunk = layer_costs(small, example_input)
+    shrunk, sparse = layer_costs(small, example_input), layer_costs(whole, example_input)
     variants = {
         "dense": (dense, costs, sum(each.operations for each in costs)),
         "compact": (small, shrunk, sum(each.operations for each in shrunk)),
-        "sparse": (fast, shrunk, sum(each.sparse_operations for each in shrunk)),
+        "sparse": (fast, sparse, sum(each.sparse_operations for each in sparse)),
     }
     made = {
         name: Variant(
@@ -222,13 +223,13 @@ def _onnxruntime(model: nn.Module, example: Tensor, file: Path) -> tuple[Callabl
     return lambda x: session.run(None, {name: x}), None
 
 
-def _files(dense: nn.Module, small: nn.Module, folder: Path) -> tuple[dict[str, int], int]:
+def _files(dense: nn.Module, small: nn.Module, thin: nn.Module, folder: Path) -> tuple[dict[str, int], int]:
     """The bytes of each form's file; and of the dense one, compressed."""
     from safetensors.torch import save
 
     whole = save({name: tensor.contiguous() for name, tensor in dense.state_dict().items()})
     less = save({name: tensor.contiguous() for name, tensor in small.state_dict().items()})
-    sparse = save_sparse(small.state_dict(), folder / "sparse.safetensors")
+    sparse = save_sparse(thin.state_dict(), folder / "sparse.safetensors")
     return {"dense": len(whole), "compact": len(less), "sparse": sparse}, gzip_bytes(whole)
 
 
