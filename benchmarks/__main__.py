@@ -1,5 +1,6 @@
-"""What a Frank-Wolfe step costs: ``python -m benchmarks`` measures, prints, and writes docs/benchmarks.{json,md}.
+"""What a Frank-Wolfe step costs, and what a sparse layer gains.
 
+``python -m benchmarks`` measures, prints, and writes docs/benchmarks.{json,md}.
 Every figure is a ratio of two times of one run, so that it says something on another machine too.
 """
 
@@ -24,6 +25,7 @@ from inface.lab.settings import Method
 from inface.sets import GroupL1Ball, InFace, L1Ball, LInfBall, Set, Simplex
 
 from .contest import Contender, contest
+from .export import export_part, export_table
 from .laboratory import epoch_ratio
 from .stacking import gain
 
@@ -298,7 +300,7 @@ def page(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     machine = results["machine"]
     lines = [
-        "# What a step costs",
+        "# What a step costs, and what a sparse layer gains",
         "",
         "Written by `make bench`; do not edit. Every figure is a ratio of two times measured in one run, in turns, each the",
         f"minimum of many. Measured on {machine['processor']}, {machine['cores']} cores, float32,",
@@ -393,6 +395,7 @@ def page(results: dict[str, Any]) -> str:
         lines.append(
             f"| {row['momentum']:g} | {held['SGD']:.2f} | {held['fused']:.2f} | {held['torch operations']:.2f} |"
         )
+    lines += export_table(results["export"])
     return "\n".join(lines) + "\n"
 
 
@@ -416,13 +419,14 @@ def main() -> None:
         print(peak(arguments.peak[0], float(arguments.peak[1])))
         return
     torch.set_num_threads(1)
-    parts = {
+    parts: dict[str, Callable[[], list[Row]]] = {
         "steps": lambda: steps(arguments.seconds),
         "epoch": lambda: epoch(arguments.seconds),
         "laboratory": laboratory,
         "stacking": stacking,
         "growth": lambda: growth(arguments.seconds),
         "memory": memory,
+        "export": lambda: export_part(arguments.seconds),
     }
     earlier = json.loads((arguments.out / "benchmarks.json").read_text(encoding="utf-8")) if arguments.only else {}
     results = {

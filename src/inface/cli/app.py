@@ -10,7 +10,7 @@ import typer
 
 from inface.lab.errors import LabError
 
-from . import data, evaluate, experiments, report, reproduce, sweep, train
+from . import data, evaluate, experiments, export, report, reproduce, sweep, train
 from .demo import demo
 
 __all__ = ["app", "run"]
@@ -41,6 +41,7 @@ app.command()(train.train)
 app.command()(sweep.sweep)
 app.command()(evaluate.evaluate)
 app.command()(report.report)
+app.command()(export.export)
 app.command()(experiments.experiments)
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(data.app, name="data")

@@ -15,6 +15,7 @@ from inface.lab.run import Run
 
 from .comparison import Column, Comparison, columns, compare, headline
 from .drawing import Drawing, inline
+from .exported import Export, exports
 from .figures import figures
 from .groups import Group, grouped
 
@@ -59,6 +60,11 @@ class Section:
     def repeated(self) -> bool:
         """Whether a row is of more than one run."""
         return any(row.count > 1 for row in self.rows)
+
+    @property
+    def exports(self) -> list[Export]:
+        """The runs that were exported."""
+        return exports(self.runs)
 
     @property
     def unfinished(self) -> list[Run]:

@@ -1,0 +1,84 @@
+"""``inface export``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from .options import DataFolder, number, one_of
+
+__all__ = ["export"]
+
+
+def part(text: str) -> float:
+    """A part of the edges: ``5%`` or ``0.05``.
+
+    >>> part("5%"), part("0.05")
+    (0.05, 0.05)
+    """
+    return number(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN", show_default=False)],
+    *,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format",
+            help="compact, sparse, onnx or torch (torch.export); may be repeated. [dim]\\[default: sparse][/dim]",
+            show_default=False,
+            autocompletion=one_of("compact", "sparse", "onnx", "torch"),
+        ),
+    ] = None,
+    keep: Annotated[
+        float | None,
+        typer.Option(
+            help="Keep the largest edges of each constrained layer, so many: 5% or 0.05. [dim]\\[default: all][/dim]",
+            parser=part,
+            metavar="PART",
+            show_default=False,
+        ),
+    ] = None,
+    half: Annotated[bool, typer.Option("--half", help="Round the values of the sparse file to float16.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of the files. [dim]\\[default: RUN/export][/dim]", metavar="DIR", show_default=False
+        ),
+    ] = None,
+    data: DataFolder = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(
+            help="Where your own experiment is, if its file has moved: path/to/file.py:name.", show_default=False
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Write the network of a run for others, smaller and faster, and say what it costs: bytes, operations, time, accuracy.
+
+    [bold]Examples[/bold]
+
+    $ inface export runs/digits --format sparse --keep 5%
+
+    $ inface export runs/digits --format compact --format onnx
+    """
+    from inface.lab.exporting import Format, export_run
+    from inface.lab.run import Run
+
+    chosen = cast("list[Format]", formats or ["sparse"])
+    exported = export_run(Run(run), out, formats=chosen, keep=keep, half=half, data=data, experiment=experiment)
+    if as_json:
+        typer.echo(json.dumps(exported.told, indent=1))
+        return
+    typer.echo(f"{exported.costs}\n")
+    metric = exported.told["metric"]
+    values = {key: value for key, value in metric.items() if key not in ("name", "unit", "better")}
+    shown = ", ".join(f"{name} {'-' if value is None else f'{value:.4g}'}" for name, value in values.items())
+    typer.echo(f"{metric['name']} ({metric['unit']}): {shown}" if metric["unit"] else f"{metric['name']}: {shown}")
+    for file in exported.files.values():
+        typer.echo(f"written: {file} ({file.stat().st_size:,} bytes)")

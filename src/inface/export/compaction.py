@@ -1,0 +1,216 @@
+"""Smaller networks: what the zeros make removable is removed, and the outputs stay what they were."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from .graph import Untraceable, copied, differences, follow, tensors, trace
+from .plan import RULES, LayerChange, Left, Plan, Selection, build, make_plan, merge
+
+__all__ = ["Compaction", "LayerChange", "Left", "Selection", "compact"]
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """What :func:`compact` did; it is the attribute ``compaction`` of the network that it returns.
+
+    Attributes:
+        layers: the layers with weights that were understood, in the order in which the network uses them.
+        left: what was left, and why.
+        before: the number of parameters before.
+        after: and after.
+    """
+
+    layers: tuple[LayerChange, ...]
+    left: tuple[Left, ...]
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        rows = [("layer", "kind", "before", "after", "removed", "folded")]
+        for each in self.layers:
+            after = _by(each.after) + (" selected" if each.selected is not None else "")
+            rows.append((each.name, each.kind, _by(each.before), after, str(each.removed), str(each.folded)))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        left = [f"left: {each.name}{f' ({each.nodes})' if each.nodes else ''}: {each.reason}" for each in self.left]
+        return "\n".join([*table, f"parameters: {self.before:,} -> {self.after:,}", *left])
+
+
+def compact(model: nn.Module, example_input: Any, *, select: Selection = "faster") -> nn.Module:
+    """A smaller network with the same outputs, without what the zeros of this one make superfluous.
+
+    Gone are: nodes, filters and channels that nothing reads; those without incoming edges, which are constant, also behind
+    activations, batch normalisation and pooling (the constant goes into the next bias); what only these need, and so on;
+    inputs of a layer that it does not read. Channels that are added to each other go together or stay together. Outputs and
+    inputs of the network keep their shapes, and every layer keeps at least one node.
+
+    The result is a copy of the network, of the same class, with the same names, in which layers have become smaller; to rounding
+    it gives the same outputs in eval mode, for inputs of any batch size. What was done is its attribute ``compaction``, a
+    :class:`Compaction`, which also lists what was left, and why: parts that are not understood, weights that are used
+    twice, constants beside a border of zeros, everything if ``forward`` cannot be traced. Only exact zeros count;
+    :func:`inface.sparsity.hard_threshold` makes them.
+
+    Args:
+        model: the network, which is not changed.
+        example_input: an input, or a tuple of them if it has several.
+        select: where the tensor that a layer reads cannot get smaller (the network's input), the layer can be preceded by a
+            :class:`inface.export.Select`, so that it becomes ``Sequential(select, layer)``: ``"faster"``: where that saves time;
+            ``"smaller"``: also where it only saves memory; ``"never"``: the layer keeps those inputs.
+
+    Raises:
+        ValueError: the network does not run on the example, or an argument is wrong.
+
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    >>> with torch.no_grad():
+    ...     _ = model[0].weight[0].zero_()  # a node without incoming edges: the constant relu(bias)
+    ...     _ = model[0].bias[0].fill_(0.5)
+    ...     _ = model[2].weight[:, 1].zero_()  # a node without outgoing edges
+    >>> small = compact(model, torch.zeros(1, 4))
+    >>> small
+    Sequential(
+      (0): Linear(in_features=4, out_features=1, bias=True)
+      (1): ReLU()
+      (2): Linear(in_features=1, out_features=2, bias=True)
+    )
+    >>> print(small.compaction)
+    layer  kind    before  after  removed  folded
+    0      Linear  3x4     1x4    2        0
+    2      Linear  2x3     2x1    0        1
+    parameters: 23 -> 9
+    >>> x = torch.randn(5, 4)
+    >>> torch.allclose(small(x), model(x), atol=1e-6)
+    True
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"compact: model must be a torch.nn.Module, got {type(model).__name__}")
+    if select not in get_args(Selection):
+        raise ValueError(f"compact: select must be one of {', '.join(get_args(Selection))}, got {select!r}")
+    example = example_input if isinstance(example_input, tuple) else (example_input,)
+    if type(model) in RULES.layers or type(model) in RULES.modules:  # a layer is a step only inside of a network
+        return _alone(model, example, select)
+    whole = _copied(model).eval()
+    expected = _outputs(whole, example)
+    try:
+        small, changes, left = _smaller(model, example, expected, select)
+    except Untraceable as why:
+        small, changes, left = copy.deepcopy(model), [], [Left(type(model).__name__, f"everything stays: {why}")]
+    else:
+        _check(whole, small, example)
+        for name, module in model.named_modules():
+            for each in small.get_submodule(name).modules():
+                each.training = module.training
+    before, after = (sum(p.numel() for p in each.parameters()) for each in (model, small))
+    small.compaction = Compaction(tuple(changes), tuple(left), before, after)  # type: ignore[assignment]
+    return small
+
+
+def _alone(model: nn.Module, example: tuple[Any, ...], select: Selection) -> nn.Module:
+    """A layer that is the whole network: only its inputs can get fewer."""
+    network: Any = compact(nn.Sequential(model), example, select=select)
+    small: nn.Module = network[0]
+    small.compaction = network.compaction
+    return small
+
+
+def _smaller(
+    model: nn.Module, example: tuple[Any, ...], expected: Any, select: Selection
+) -> tuple[nn.Module, list[LayerChange], list[Left]]:
+    """The smaller network, what happened to its layers, and what was left."""
+    if model._forward_hooks or model._forward_pre_hooks:  # noqa: SLF001 (nothing else tells)
+        raise Untraceable("the network has hooks")
+    earlier: list[LayerChange] = []
+    while not (plan := _plan(model, example, expected)).is_last:
+        model, changes, _ = build(model, plan, "never")
+        earlier = merge(earlier, changes)
+    small, changes, left = build(model, plan, select)
+    if any(change.selected is not None for change in changes):
+        try:
+            _outputs(copy.deepcopy(small), example)
+        except ValueError:  # forward looks at a layer that a selection hides
+            small, changes, left = build(model, plan, "never")
+    return small, merge(earlier, changes), [*plan.left, *left]
+
+
+def _plan(model: nn.Module, example: tuple[Any, ...], expected: Any) -> Plan:
+    """What can go, sure that ``forward`` takes the same steps in the smaller network; Untraceable if it does not."""
+    graph = trace(copy.deepcopy(model).eval(), example)
+    if not _close(graph.result, expected, model):
+        raise Untraceable("what forward does cannot be told from its trace")
+    distrusted: frozenset[str] = frozenset()
+    while True:
+        plan = make_plan(graph, distrusted)
+        small, _, _ = build(model, plan, "never")
+        wrong, why = differences(graph, follow(small, example), plan.widths)
+        if why is not None:
+            raise Untraceable(why)
+        if not wrong:
+            return plan
+        distrusted |= wrong
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except RuntimeError as error:
+        why = f"(prune.remove and the like make its weights parameters again): {' '.join(str(error).split())}"
+        raise ValueError(f"compact: {type(model).__name__} cannot be copied {why}") from error
+
+
+def _outputs(model: nn.Module, example: tuple[Any, ...]) -> Any:
+    """What a network gives, always with the same random numbers if it uses any."""
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            return model(*copied(example))
+    except Exception as error:
+        message = " ".join(str(error).split())
+        raise ValueError(f"compact: {type(model).__name__} does not run on the example input: {message}") from error
+
+
+def _check(whole: nn.Module, small: nn.Module, example: tuple[Any, ...]) -> None:
+    """Raise an error unless the outputs agree, on the example and on random numbers of its shape."""
+    numbers = torch.Generator().manual_seed(0)
+    random = tuple(
+        torch.randn(each.shape, generator=numbers).to(each)
+        if isinstance(each, Tensor) and each.is_floating_point()
+        else each
+        for each in example
+    )
+    for inputs in (example, random):
+        try:
+            expected = _outputs(whole, inputs)
+        except ValueError:  # random numbers may be no input
+            continue
+        if not _close(_outputs(copy.deepcopy(small), inputs), expected, whole):
+            raise RuntimeError(
+                f"compact: the smaller {type(whole).__name__} gives other outputs: this is a fault of inface, please report it"
+            )
+
+
+def _close(found: Any, expected: Any, model: nn.Module) -> bool:
+    """Whether outputs agree to rounding, where they are finite numbers."""
+    pairs = list(zip(tensors(found), tensors(expected), strict=False))
+    if len(pairs) != len(list(tensors(expected))):
+        return False
+    kinds = {each.dtype for each in [*model.parameters(), *tensors(expected)] if each.is_floating_point()}
+    tolerance = max((torch.finfo(kind).eps for kind in kinds), default=0.0) ** 0.5
+    for one, other in pairs:
+        if one.shape != other.shape:
+            return False
+        finite = other.isfinite()
+        if other.is_floating_point() and finite.any():
+            bound = tolerance * other[finite].abs().max().double()
+            if not ((one - other)[finite].abs().double() <= bound).all():
+                return False
+    return True
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "x".join(str(each) for each in shape)

@@ -1,0 +1,60 @@
+"""What came of runs that were exported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inface.export import CostReport
+from inface.lab.errors import LabError
+from inface.lab.files import read_json
+from inface.lab.run import Run
+
+__all__ = ["Export", "exports"]
+
+
+@dataclass(frozen=True)
+class Export:
+    """One exported run.
+
+    Attributes:
+        name: of the run.
+        keep: which of its edges were kept.
+        costs: what it costs.
+        files: what was written, with its size and with the metric of the network that is read from it.
+        metric: before, and with the edges that were kept.
+    """
+
+    name: str
+    keep: str
+    costs: CostReport
+    files: list[tuple[str, str, str]]
+    metric: str
+
+
+def exports(runs: Sequence[Run]) -> list[Export]:
+    """Of the runs that have an ``export`` folder, what is in it."""
+    return [_export(run) for run in runs if (run.path / "export" / "export.json").is_file()]
+
+
+def _export(run: Run) -> Export:
+    file = run.path / "export" / "export.json"
+    told = read_json(file)
+    try:
+        metric, keep = told["metric"], told["keep"]
+        unit = f" {metric['unit']}" if metric["unit"] else ""
+
+        def shown(name: str) -> str:
+            return "-" if metric.get(name) is None else f"{metric[name]:.4g}{unit}"
+
+        return Export(
+            run.path.name,
+            "all edges that are not zero"
+            if keep is None
+            else f"{100 * keep:g} % of the edges of each constrained layer",
+            CostReport.from_dict(told["costs"]),
+            [(each["file"], f"{each['bytes']:,}", shown(name)) for name, each in told["files"].items()],
+            f"{metric['name']} {shown('before')} before, {shown('kept')} with the edges that were kept",
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise LabError(f"{file}: is damaged: {error}") from None

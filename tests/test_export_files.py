@@ -1,0 +1,320 @@
+"""Files: every tensor comes back as it was, in few bytes; what is damaged or malicious is named and runs nothing."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+
+import onnxruntime
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import nn
+
+from inface.export import load_network, load_sparse, save_onnx, save_program, save_sparse
+from inface.export.architecture import Network, describe
+from inface.export.coding import decode, encode
+from inface.sparsity import hard_threshold
+
+
+def perceptron():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+    )
+
+
+class Residual(nn.Module):
+    """Convolutions with a shortcut, and functions between its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 6, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(6)
+        self.block = nn.Sequential(nn.Conv2d(6, 6, 3, padding=1), nn.LeakyReLU(0.2))
+        self.last = nn.Linear(6 * 4 * 4, 5)
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.first(x)))
+        x = nn.functional.max_pool2d(x + self.block(x), 2)
+        return self.last(x.view(x.size(0), -1))
+
+
+# ---------------------------------------------------------------------- positions
+
+
+@given(st.lists(st.booleans(), max_size=200), st.integers(1, 400))
+def test_positions_come_back(pattern, stretch):
+    mask = torch.zeros(len(pattern) * stretch, dtype=torch.bool)
+    mask[::stretch] = torch.tensor(pattern, dtype=torch.bool)
+    coding, code = encode(mask)
+    assert torch.equal(decode(coding, code, len(mask)), mask.nonzero().flatten())
+    bits = -(-len(mask) // 8)
+    assert code.nbytes <= bits
+
+
+@pytest.mark.parametrize(("part", "coding"), [(0.5, "bitmap"), (0.05, "gaps8"), (0.0005, "gaps16")])
+def test_the_coding_is_the_smallest(part, coding):
+    torch.manual_seed(0)
+    mask = torch.rand(400_000) < part
+    found, code = encode(mask)
+    assert found == coding
+    assert code.nbytes <= min(50_000, 2 * int(mask.sum()) * (1.02 if coding == "gaps16" else 1))
+
+
+# ---------------------------------------------------------------------- files
+
+
+SHAPES = st.lists(st.integers(0, 5), max_size=4)
+KINDS = st.sampled_from(
+    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+)
+
+
+@given(shape=SHAPES, kind=KINDS, part=st.sampled_from([0.0, 0.1, 0.9, 1.0]), seed=st.integers(0, 1000))
+def test_every_tensor_comes_back_as_it_was(tmp_path_factory, shape, kind, part, seed):
+    generator = torch.Generator().manual_seed(seed)
+    tensor = (100 * torch.randn(shape, generator=generator) * (torch.rand(shape, generator=generator) < part)).to(kind)
+    file = tmp_path_factory.mktemp("files") / "model.safetensors"
+    assert save_sparse({"some.name": tensor, "ä:positions": tensor}, file) == file.stat().st_size
+    loaded = load_sparse(file)
+    assert list(loaded) == ["some.name", "ä:positions"]
+    for found in loaded.values():
+        assert found.dtype == kind
+        assert found.shape == tensor.shape
+        assert torch.equal(found, tensor)
+
+
+def test_infinities_and_not_a_number_come_back(tmp_path):
+    tensor = torch.tensor([0.0, float("nan"), float("inf"), -float("inf"), 1e-40, 1.1] + [0.0] * 100)
+    save_sparse({"x": tensor}, tmp_path / "x")
+    assert torch.equal(load_sparse(tmp_path / "x")["x"], tensor) is False  # NaN is not equal to itself
+    assert torch.equal(load_sparse(tmp_path / "x")["x"].nan_to_num(7), tensor.nan_to_num(7))
+
+
+def test_a_perceptron_with_5_percent_of_its_edges_takes_a_twelfth_of_the_bytes(tmp_path):
+    dense = perceptron()
+    save_file(dense.state_dict(), tmp_path / "dense.safetensors")
+    sparse = hard_threshold(dense, 0.05, layers=["1.weight", "3.weight"])
+    bytes_ = (tmp_path / "dense.safetensors").stat().st_size
+    assert save_sparse(sparse, tmp_path / "sparse.safetensors") <= bytes_ / 12
+    assert save_sparse(sparse, tmp_path / "half.safetensors", values="float16") <= bytes_ / 20
+    again = load_sparse(tmp_path / "sparse.safetensors")
+    assert all(torch.equal(again[name], tensor) for name, tensor in sparse.state_dict().items())
+    half = load_sparse(tmp_path / "half.safetensors")
+    for name, tensor in sparse.state_dict().items():
+        assert torch.equal(half[name], tensor.half().float())
+
+
+def test_another_process_runs_the_network_without_its_class(tmp_path):
+    torch.manual_seed(0)
+    model = Residual().eval()
+    model.norm.running_mean.uniform_(-1, 1)
+    inputs = torch.randn(2, 3, 8, 8)
+    save_sparse(model, tmp_path / "model.safetensors")
+    save_file({"inputs": inputs, "outputs": model(inputs).detach()}, tmp_path / "wanted.safetensors")
+    program = """
+import sys, torch
+from safetensors.torch import load_file
+from inface.export import load_network
+wanted = load_file(sys.argv[2])
+model = load_network(sys.argv[1])
+assert not model.training
+torch.testing.assert_close(model(wanted["inputs"]), wanted["outputs"])
+print("the same")
+"""
+    arguments = [
+        sys.executable,
+        "-c",
+        program,
+        str(tmp_path / "model.safetensors"),
+        str(tmp_path / "wanted.safetensors"),
+    ]
+    assert subprocess.run(arguments, check=True, capture_output=True, text=True).stdout == "the same\n"
+
+
+def test_a_network_that_cannot_be_told_is_named_and_its_tensors_can_be_saved(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Bilinear(2, 2, 2))
+    with pytest.raises(ValueError, match="1: is a Bilinear, wanted one of"):
+        save_sparse(model, tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+    save_sparse(model, tmp_path / "model", architecture=False)
+    with pytest.raises(ValueError, match="has no architecture; load_sparse"):
+        load_network(tmp_path / "model")
+    assert torch.equal(load_sparse(tmp_path / "model")["0.weight"], model[0].weight)
+
+
+def test_wrong_arguments_write_nothing(tmp_path):
+    with pytest.raises(ValueError, match="values: wanted exact or float16, got float8"):
+        save_sparse(perceptron(), tmp_path / "x", values="float8")
+    with pytest.raises(ValueError, match=r"z: is torch\.complex64"):
+        save_sparse({"z": torch.zeros(1, dtype=torch.complex64)}, tmp_path / "x")
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------------- damage and malice
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("file") / "model.safetensors"
+    save_sparse(
+        hard_threshold(nn.Sequential(nn.Linear(30, 20), nn.ReLU(), nn.Linear(20, 3)), 0.1, layers="*.weight"), path
+    )
+    return path
+
+
+@given(data=st.data())
+def test_a_damaged_file_raises_a_clear_error_or_reads_as_numbers(file, tmp_path_factory, data):
+    contents = bytearray(file.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        kind = data.draw(st.sampled_from(["change", "cut", "insert"]))
+        place = data.draw(st.integers(0, max(0, len(contents) - 1)))
+        if kind == "change":
+            contents[place : place + 1] = data.draw(st.binary(min_size=1, max_size=1))
+        elif kind == "cut":
+            del contents[place:]
+        else:
+            contents[place:place] = data.draw(st.binary(min_size=1, max_size=9))
+    damaged = tmp_path_factory.mktemp("damaged") / "damaged.safetensors"
+    damaged.write_bytes(contents)
+    for load in (load_sparse, load_network):
+        told = None
+        try:
+            load(damaged, limit=1 << 20)
+        except ValueError as error:
+            told = str(error)
+        assert told is None or (told.startswith(f"{damaged}: ") and "\n" not in told)
+
+
+def crafted(path, tensors, metadata):
+    save_file(tensors, path, {"inface.sparse": "1", **{key: json.dumps(value) for key, value in metadata.items()}})
+    return path
+
+
+NUMBER = torch.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"w": {"shape": [1 << 40], "dtype": "float32", "coding": "gaps8"}}, "would take 4,398,046,511,104 bytes"),
+        ({"w": {"shape": [-1], "dtype": "float32"}}, r"w: shape \[-1\], wanted whole numbers"),
+        ({"w": {"shape": [True], "dtype": "float32"}}, "wanted whole numbers"),
+        ({"w": {"shape": [1], "dtype": "object"}}, "w: dtype object"),
+        ({"w": {"shape": [2], "dtype": "float32"}}, "w: 1 values, wanted 2"),
+        ({"w": {"shape": [1], "dtype": "int64"}}, "of torch.float32, wanted a list of torch.int64"),
+        ({"w": {"shape": [9], "dtype": "float32", "coding": "zip"}}, "coding 'zip'"),
+        ({"w": {"shape": [2], "dtype": "float32", "coding": "gaps8"}}, "gaps that end behind the last of 2"),
+        ({"w": {"shape": [9], "dtype": "float32", "coding": "bitmap"}}, "a bitmap of 1 bytes, wanted 2"),
+        ({"v": {"shape": [1], "dtype": "float32"}}, "values:v"),
+        ({"w": 3}, "damaged"),
+        ([], "wanted an object, got list"),
+    ],
+)
+def test_a_file_that_lies_is_refused(tmp_path, told, reason):
+    code = torch.tensor([7], dtype=torch.uint8)
+    path = crafted(tmp_path / "w", {"values:w": NUMBER, "positions:w": code}, {"tensors": told})
+    with pytest.raises(ValueError, match=reason):
+        load_sparse(path)
+
+
+def test_other_files_are_named(tmp_path):
+    save_file({"x": NUMBER}, tmp_path / "plain")
+    with pytest.raises(ValueError, match="is not a file of save_sparse"):
+        load_sparse(tmp_path / "plain")
+    torch.save({"x": NUMBER}, tmp_path / "pickle")
+    with pytest.raises(ValueError, match="damaged or not a safetensors file"):
+        load_sparse(tmp_path / "pickle")
+    with pytest.raises(ValueError, match="cannot be read: No such file"):
+        load_sparse(tmp_path / "nothing")
+    (tmp_path / "long").write_bytes(struct.pack("<Q", 1 << 62) + b"{}")
+    with pytest.raises(ValueError, match="damaged or not a safetensors file"):
+        load_sparse(tmp_path / "long")
+
+
+LINEAR = {"kind": "Linear", "in_features": 1, "out_features": 1}
+STEP = {"layer": "a", "of": [{"value": 0}]}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "reason"),
+    [
+        ({"layers": {"a": {"kind": "__import__"}}, "steps": [], "output": {"value": 0}}, "kind '__import__'"),
+        ({"layers": {"a": {**LINEAR, "device": {}}}, "steps": [], "output": {"value": 0}}, "device {}, wanted numbers"),
+        ({"layers": {"a": {**LINEAR, "spam": 1}}, "steps": [], "output": {"value": 0}}, "unexpected keyword"),
+        ({"layers": {"": LINEAR}, "steps": [], "output": {"value": 0}}, "layer ''"),
+        ({"layers": {"forward": LINEAR}, "steps": [], "output": {"value": 0}}, "layer 'forward'"),
+        ({"layers": {}, "steps": [STEP], "output": {"value": 0}}, "'a', wanted a layer that is there"),
+        ({"layers": {}, "steps": [{"operation": "eval", "of": ["1"]}], "output": {"value": 0}}, "'eval', wanted"),
+        (
+            {"layers": {"a": LINEAR}, "steps": [{**STEP, "of": [{"value": 1}]}], "output": {"value": 0}},
+            "value from 0 to 0",
+        ),
+        ({"layers": {"a": LINEAR}, "steps": [STEP], "output": {"value": 2}}, "value from 0 to 1"),
+        ({"layers": {"a": LINEAR}, "steps": [STEP]}, "None, wanted a value from 0 to 1"),
+        ({"layers": {"a": {**LINEAR, "out_features": -1}}, "steps": [], "output": {"value": 0}}, "layer 'a'"),
+        ([], "layers: wanted a dict"),
+    ],
+)
+def test_an_architecture_that_is_none_is_refused(architecture, reason):
+    with pytest.raises(ValueError, match=reason):
+        Network(architecture)
+
+
+def test_a_huge_architecture_allocates_nothing():
+    layers = {"a": {"kind": "Linear", "in_features": 10**6, "out_features": 10**6}}
+    network = Network({"layers": layers, "steps": [STEP], "output": {"value": 1}})
+    assert network.get_submodule("a").weight.is_meta
+
+
+def test_describing_a_described_network_changes_nothing():
+    architecture = describe(Residual())
+    again = Network(json.loads(json.dumps(architecture)))
+    assert [name for name, _ in again.named_parameters()] == [name for name, _ in Residual().named_parameters()]
+    assert describe(nn.Sequential(nn.Conv2d(1, 2, (3, 5), padding="same", bias=False)))["layers"]["0"] == {
+        "kind": "Conv2d",
+        "in_channels": 1,
+        "out_channels": 2,
+        "kernel_size": [3, 5],
+        "stride": [1, 1],
+        "padding": "same",
+        "dilation": [1, 1],
+        "bias": False,
+    }
+
+
+# ---------------------------------------------------------------------- other runtimes
+
+
+def test_onnxruntime_and_torch_export_give_the_same_outputs_for_any_batch(tmp_path):
+    torch.manual_seed(0)
+    model = Residual().train()
+    inputs = torch.randn(1, 3, 8, 8)
+    assert save_onnx(model, inputs, tmp_path / "model.onnx") < 1e-5
+    assert model.training
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    more = torch.randn(7, 3, 8, 8)
+    model.eval()
+    found = session.run(None, {session.get_inputs()[0].name: more.numpy()})[0]
+    torch.testing.assert_close(torch.from_numpy(found), model(more).detach(), rtol=1e-4, atol=1e-5)
+    save_program(model, inputs, tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    torch.testing.assert_close(program(more), model(more))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.pt2"]
+
+
+def test_what_cannot_be_exported_is_named(tmp_path):
+    class Undecided(nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(ValueError, match=r"Undecided: torch\.export cannot follow it"):
+        save_onnx(Undecided(), torch.ones(2, 2), tmp_path / "x.onnx")
+    with pytest.raises(ValueError, match="example_input: wanted a batch of inputs"):
+        save_program(perceptron(), torch.ones(0, 784), tmp_path / "x.pt2")
+    assert not list(tmp_path.iterdir())

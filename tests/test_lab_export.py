@@ -1,0 +1,146 @@
+"""``inface export``: files that do what the network did, and an account of what they cost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from inface.cli.app import run as command
+from inface.export import CostReport, cost_report, load_network, load_sparse
+from inface.export.measuring import latencies, layer_costs
+from inface.lab import Run, Settings, train
+from inface.lab.evaluation import rebuild
+from inface.lab.report import write_report
+from inface.sparsity import hard_threshold
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trained") / "digits"
+    train(Settings("digits", epochs=3, batch_size=50, radius=(2.0, 5.0), lr=0.5, threads=1), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def exported(trained, tmp_path_factory):
+    """The run with everything exported, and what was printed."""
+    path = tmp_path_factory.mktemp("exported") / "digits"
+    shutil.copytree(trained, path)
+    formats = [word for name in ("compact", "sparse", "onnx", "torch") for word in ("--format", name)]
+    assert command(["export", str(path), *formats, "--keep", "1%"]) == 0
+    return path
+
+
+def test_every_file_holds_the_network_with_the_edges_that_were_kept(exported):
+    _, experiment, model = rebuild(Run(exported))
+    thin = hard_threshold(model, 0.01, layers=list(experiment.sets)).eval()
+    inputs = torch.randn(5, 1, 8, 8)
+    wanted = thin(inputs)
+    folder = exported / "export"
+    for name in ("compact", "sparse"):
+        found = load_network(folder / f"{name}.safetensors")
+        torch.testing.assert_close(found(inputs), wanted)
+    small = load_network(folder / "compact.safetensors").state_dict()
+    assert all(torch.equal(load_file(folder / "compact.safetensors")[key], small[key]) for key in small)
+    program = torch.export.load(folder / "model.pt2").module()
+    torch.testing.assert_close(program(inputs), wanted)
+
+
+def test_the_account_is_written_and_says_that_nothing_was_lost(exported):
+    told = json.loads((exported / "export" / "export.json").read_text())
+    metric = told["metric"]
+    assert metric["before"] == Run(exported).summary["kept"]["100"]
+    assert metric["kept"] == Run(exported).summary["kept"]["1"]
+    assert {metric[name] for name in ("compact", "sparse", "onnx", "torch")} == {metric["kept"]}
+    costs = CostReport.from_dict(told["costs"])
+    assert costs.to_dict() == told["costs"]
+    assert costs.sparse.file < told["files"]["sparse"]["bytes"] < costs.compact.file  # with the architecture in it
+    assert costs.compact.parameters < costs.dense.parameters
+    assert costs.sparse.nonzeros <= costs.compact.nonzeros
+    assert costs.sparse.operations < costs.compact.operations < costs.dense.operations
+    assert set(costs.dense.seconds) == set(costs.onnxruntime) == {1, 64}
+    for text in ("fc1", "parameters", "latency, batch 64", "in onnxruntime", "gzip of the dense file"):
+        assert text in str(costs)
+
+
+def test_the_page_has_what_was_exported(exported, trained, tmp_path):
+    page = write_report([Run(exported)], tmp_path / "report.html").read_text()
+    assert "Exported: digits" in page
+    assert "1 % of the edges of each constrained layer" in page.replace("\N{NO-BREAK SPACE}", " ")
+    assert "sparse.safetensors" in page
+    assert "Exported" not in write_report([Run(trained)], tmp_path / "other.html").read_text()
+
+
+def test_a_damaged_account_is_named(exported, tmp_path, capsys):
+    path = tmp_path / "digits"
+    shutil.copytree(exported, path)
+    file = path / "export" / "export.json"
+    told = json.loads(file.read_text())
+    del told["costs"]["dense"]["file"]
+    file.write_text(json.dumps(told))
+    assert command(["report", str(path), "--out", str(tmp_path / "report.html")]) == 1
+    assert f"{file}: is damaged" in capsys.readouterr().err
+
+
+def test_exporting_with_all_edges_and_half_the_bytes(trained, tmp_path, capsys):
+    assert command(["export", str(trained), "--half", "--out", str(tmp_path / "out"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["keep"] is None
+    assert [file.name for file in (tmp_path / "out").iterdir() if "sparse" in file.name] == ["sparse.safetensors"]
+    assert not (trained / "export").exists()
+    state = load_sparse(tmp_path / "out" / "sparse.safetensors")
+    assert all(torch.equal(each, each.half().float()) for each in state.values() if each.is_floating_point())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--format", "sparce"], "format: wanted compact, sparse, onnx, torch, got sparce; did you mean sparse?"),
+        (["--keep", "0"], "keep: wanted a part of the edges in (0, 1], got 0"),
+        (["--keep", "500%"], "keep: wanted a part of the edges in (0, 1], got 5"),
+        (["--keep", "many"], "wanted a number, got many"),
+    ],
+)
+def test_wrong_options_are_named_and_nothing_is_written(trained, tmp_path, capsys, arguments, told):
+    assert command(["export", str(trained), "--out", str(tmp_path / "out"), *arguments]) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+# ---------------------------------------------------------------------- the measurements
+
+
+def test_operations_are_counted_for_one_sample():
+    model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Flatten(), nn.Linear(3 * 25, 4))
+    with torch.no_grad():
+        model[2].weight[1:] = 0
+    convolution, linear = layer_costs(model, torch.randn(7, 2, 5, 5))
+    assert convolution.operations == convolution.sparse_operations == 2 * 25 * 3 * 2 * 9
+    assert (linear.operations, linear.sparse_operations) == (2 * 75 * 4, 2 * 75)
+    assert (linear.parameters, linear.nonzeros) == (75 * 4 + 4, 75 + 4)
+
+
+def test_a_network_that_onnx_does_not_know_is_measured_without_it():
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.linear(x) if x.sum() > 0 else -self.linear(x)
+
+    report = cost_report(Odd(), torch.randn(4, 6), batches=(2,), seconds=0.01)
+    assert report.onnxruntime == {}
+    assert any("onnxruntime" in each for each in report.left)
+    assert report.compact.parameters == report.dense.parameters
+
+
+def test_the_slower_of_two_is_found_slower():
+    a, b = torch.randn(400, 400), torch.randn(40, 40)
+    found = latencies({"large": lambda: a @ a, "small": lambda: b @ b}, seconds=0.05)
+    assert found["large"] > found["small"]
