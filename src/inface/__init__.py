@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from .lazy import exports
 
 if TYPE_CHECKING:
-    from . import batches, sets, sparsity, theory
+    from . import batches, export, sets, sparsity, theory
     from .gap import ModifiedGap, convex_bound, modified_gap
     from .groups import param_groups
     from .init import graph_init_
@@ -20,6 +20,7 @@ __all__ = [
     "Report",
     "batches",
     "convex_bound",
+    "export",
     "graph_init_",
     "modified_gap",
     "param_groups",
@@ -37,6 +38,7 @@ __getattr__, __dir__ = exports(
         "Report": "report",
         "batches": "batches",
         "convex_bound": "gap",
+        "export": "export",
         "graph_init_": "init",
         "modified_gap": "gap",
         "param_groups": "groups",
