@@ -15,29 +15,36 @@ from rich.text import Text
 if TYPE_CHECKING:
     from inface.lab.tasks import Progress
 
-__all__ = ["task_progress"]
+__all__ = ["one_line", "task_progress"]
 
 QUIET = 10.0  # seconds between two plain lines
 
 
 @contextmanager
-def task_progress(name: str) -> Iterator[Callable[[str, Progress], None]]:
-    """Something to call with what is going on and its progress."""
+def one_line() -> Iterator[Callable[[str, bool], None]]:
+    """Something to call with a line, and whether it is an end, which is always printed."""
     console = Console()
     if console.is_terminal:
         with Live(console=console) as live:
-            yield lambda what, state: live.update(Text(_line(name, what, state), no_wrap=True, overflow="ellipsis"))
+            yield lambda text, _: live.update(Text(text, no_wrap=True, overflow="ellipsis"))
         return
     last: tuple[str, float] = ("", -QUIET)
 
-    def show(what: str, state: Progress) -> None:
+    def show(text: str, ended: bool) -> None:
         nonlocal last
-        now, text = time.monotonic(), _line(name, what, state)
-        if (now - last[1] >= QUIET or state.done == state.total) and text != last[0]:
+        now = time.monotonic()
+        if (now - last[1] >= QUIET or ended) and text != last[0]:
             console.print(text, soft_wrap=True, highlight=False, markup=False)
             last = (text, now)
 
     yield show
+
+
+@contextmanager
+def task_progress(name: str) -> Iterator[Callable[[str, Progress], None]]:
+    """Something to call with what is going on and its progress."""
+    with one_line() as show:
+        yield lambda what, state: show(_line(name, what, state), state.done == state.total)
 
 
 def _line(name: str, what: str, state: Progress) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -10,18 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
+from .lines import one_line
 from .tables import print_measured
 
 if TYPE_CHECKING:
     from inface.lab.sweeps import Progress
 
 __all__ = ["continued", "named_progress", "print_results", "progress"]
-
-QUIET = 10.0  # seconds between two plain lines
 
 
 @contextmanager
@@ -34,21 +30,8 @@ def progress() -> Iterator[Callable[[Progress], None]]:
 @contextmanager
 def named_progress() -> Iterator[Callable[[str, Progress], None]]:
     """The same for several sweeps, each with its name."""
-    console = Console()
-    if console.is_terminal:
-        with Live(console=console) as live:
-            yield lambda name, state: live.update(Text(line(name, state), no_wrap=True, overflow="ellipsis"))
-        return
-    last: tuple[str, float] = ("", -QUIET)
-
-    def show(name: str, state: Progress) -> None:
-        nonlocal last
-        now, text = time.monotonic(), line(name, state)
-        if (now - last[1] >= QUIET or state.done == state.total) and text != last[0]:
-            console.print(text, soft_wrap=True, highlight=False, markup=False)
-            last = (text, now)
-
-    yield show
+    with one_line() as show:
+        yield lambda name, state: show(line(name, state), state.done == state.total)
 
 
 def line(name: str, state: Progress) -> str:

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-import torch
-
+from .crew import work
 from .errors import LabError
 from .files import read_json, write_json
-from .memory import keep_freed_memory
-
-if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess
 
 __all__ = ["Meter", "Progress", "Task", "carry_out", "measured"]
 
-PAUSE = 0.5  # seconds between two looks at the workers
 PATIENCE = 1.0  # seconds until a worker looks again at what others are doing
 DEATHS = 3  # of workers in a row, without anything done meanwhile, and it is no accident
 
@@ -111,7 +100,13 @@ def carry_out(tasks: Sequence[Task], *, jobs: int = 1, show: Callable[[Progress]
     watch = _Watch(tasks)
     show = show or (lambda _: None)
     if watch.left:
-        _work(min(jobs, len(watch.left)), tasks, lambda: show(watch.progress()), watch.done)
+        work(
+            min(jobs, len(watch.left)),
+            _carry_out_here,
+            (tasks,),
+            look=lambda: show(watch.progress()),
+            killed=_Deaths(watch.done).note,
+        )
     show(watch.progress())
 
 
@@ -170,63 +165,18 @@ def _read(task: Task) -> dict[str, Any] | None:
         return None
 
 
-def _work(jobs: int, tasks: Sequence[Task], look: Callable[[], None], done: Callable[[], float]) -> None:
-    """Run so many workers to their end; one that is killed is replaced."""
-    context = multiprocessing.get_context("spawn")
+class _Deaths:
+    """How often workers were killed without anything done meanwhile."""
 
-    def start() -> BaseProcess:
-        process = context.Process(target=_life, args=(os.getpid(), tasks))
-        with _uninterrupted():  # which the process inherits: it is its parent that is interrupted
-            process.start()
-        return process
+    def __init__(self, done: Callable[[], float]) -> None:
+        self.done = done
+        self.times, self.reached = 0, 0.0
 
-    deaths, reached = 0, 0.0
-    workers: list[BaseProcess] = []
-    try:
-        workers += [start() for _ in range(jobs)]
-        while any(worker.exitcode != 0 for worker in workers):
-            look()
-            time.sleep(PAUSE)
-            for index, worker in enumerate(workers):
-                if worker.exitcode is not None and worker.exitcode < 0:
-                    deaths, reached = (deaths + 1 if done() == reached else 1), done()
-                    if deaths == DEATHS:
-                        raise LabError(f"{deaths} workers were killed one after the other; is there memory for them?")
-                    workers[index] = start()
-                elif worker.exitcode:
-                    raise LabError("a worker failed; what it says is above")
-    finally:
-        for worker in workers:
-            worker.terminate()
-        for worker in workers:
-            worker.join()
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _life(parent: int, tasks: Sequence[Task]) -> None:
-    """The life of a worker: no longer than its parent's."""
-
-    def follow() -> None:
-        while os.getppid() == parent:
-            time.sleep(PAUSE)
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
-    keep_freed_memory()
-    torch.set_num_threads(1)
-    try:
-        _carry_out_here(tasks)
-    except LabError as error:
-        sys.stderr.write(f"inface: {error}\n")
-        sys.exit(error.exit_code)
+    def note(self, *_: int) -> None:
+        """A worker was killed."""
+        self.times, self.reached = (self.times + 1 if self.done() == self.reached else 1), self.done()
+        if self.times == DEATHS:
+            raise LabError(f"{self.times} workers were killed one after the other; is there memory for them?")
 
 
 def _carry_out_here(tasks: Sequence[Task]) -> None:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from inface.lab.crew import work
 from inface.lab.errors import ArgumentError
 from inface.lab.files import read_json, write_json
 from inface.lab.settings import Settings
 
-from .crew import work
+from .deaths import Deaths
 from .plan import Plan, point_of
 from .study import open_study
 from .trials import Agenda, audit, best_of, key_in, revive
@@ -101,9 +102,15 @@ def _until_done(
             show(_progress(study, agenda, stage, jobs))
 
     if len(agenda.ended(study)) < agenda.total(study):
-        work(jobs, target, arguments, study, look)
+        work(jobs, _reaching, (target, *arguments), look=look, killed=Deaths(study).note)
     else:
         look()
+
+
+def _reaching(target: Callable[..., None], plan: Plan, *others: Any) -> None:
+    """What a worker does, with one line if it loses the study."""
+    with plan.tuning.reached():
+        target(plan, *others)
 
 
 def _progress(study: Study, agenda: Agenda, stage: Stage, jobs: int) -> Progress:
