@@ -33,6 +33,15 @@ Networks = Annotated[
         autocompletion=one_of(*NETWORKS),
     ),
 ]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        help="Of the lines of the table, such as sfw-if or sgd; may be repeated. [dim]\\[default: all][/dim]",
+        metavar="LINE",
+        show_default=False,
+    ),
+]
 Jobs = Annotated[int, typer.Option(help="Worker processes, one thread each.", parser=whole_number, metavar="N")]
 Sweeps = Annotated[Path, typer.Option("--out", help="The folder of the sweeps.", metavar="DIR")]
 TableFolder = Annotated[Path, typer.Option("--results", help="The folder of the table.", metavar="DIR")]
@@ -42,6 +51,7 @@ TableFolder = Annotated[Path, typer.Option("--results", help="The folder of the 
 def table1(
     *,
     experiment: Networks = None,
+    only: Only = None,
     grid: Annotated[
         str,
         typer.Option(
@@ -74,13 +84,14 @@ def table1(
     if quick and grid != "paper":
         raise ArgumentError("--quick has a grid of its own; wanted it or --grid")
     chosen: GridName = "quick" if quick else "coarse" if grid == "coarse" else "paper"
-    _table(partial(reproduce_paper, grid=chosen), experiment, jobs, out, results, data)
+    _table(partial(reproduce_paper, grid=chosen, only=only), experiment, jobs, out, results, data)
 
 
 @app.command()
 def table2(
     *,
     experiment: Networks = None,
+    only: Only = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A version of minutes: two settings, three epochs, one seed.")
     ] = False,
@@ -101,7 +112,7 @@ def table2(
     """
     from inface.lab.reproduction import reproduce_beyond
 
-    _table(partial(reproduce_beyond, quick=quick), experiment, jobs, out, results, data)
+    _table(partial(reproduce_beyond, quick=quick, only=only), experiment, jobs, out, results, data)
 
 
 def _table(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from inface.lab.building import settings_for
+from inface.lab.errors import ArgumentError, suggestion
 from inface.lab.files import read_json, write_json, write_text
 from inface.lab.sweeps import Plan, Progress, sweep
 
@@ -28,6 +29,7 @@ def reproduce_paper(
     experiments: Sequence[str],
     *,
     grid: GridName = "paper",
+    only: Sequence[str] | None = None,
     out: Path,
     results: Path,
     jobs: int = 1,
@@ -42,6 +44,7 @@ def reproduce_paper(
         experiments: of ``mnist-mlp``, ``mnist-conv`` and ``cifar10``.
         grid: the settings that are tried; ``"quick"`` is a corner of the paper's, three epochs and one seed: to see it
             work, not to believe it.
+        only: the names of some of the lines, if not all of them.
         out: the folder of the sweeps.
         results: the folder of the table, as JSON and as Markdown.
         jobs: worker processes.
@@ -52,7 +55,7 @@ def reproduce_paper(
     table = _Table("table1-quick" if quick else "table1", paper_page, out, results, jobs, data, show, quick=quick)
     chosen = {"paper": "", "quick": " --quick", "coarse": " --grid coarse"}[grid]
     for experiment in experiments:
-        for row in paper_rows(grid):
+        for row in _some(paper_rows(grid), only):
             table.add(experiment, row, f"inface reproduce table1 --experiment {experiment}{chosen} --jobs {jobs}")
     return table.page
 
@@ -60,6 +63,7 @@ def reproduce_paper(
 def reproduce_beyond(
     experiments: Sequence[str],
     *,
+    only: Sequence[str] | None = None,
     out: Path,
     results: Path,
     jobs: int = 1,
@@ -71,6 +75,7 @@ def reproduce_beyond(
 
     Args:
         experiments: as there.
+        only: as there.
         out: as there.
         results: as there.
         jobs: as there.
@@ -80,10 +85,18 @@ def reproduce_beyond(
     """
     table = _Table("table2-quick" if quick else "table2", beyond_page, out, results, jobs, data, show, quick=quick)
     for experiment in experiments:
-        for row in beyond_rows(experiment, quick=quick):
+        for row in _some(beyond_rows(experiment, quick=quick), only):
             chosen = " --quick" if quick else ""
             table.add(experiment, row, f"inface reproduce table2 --experiment {experiment}{chosen} --jobs {jobs}")
     return table.page
+
+
+def _some(rows: list[Row], only: Sequence[str] | None) -> list[Row]:
+    known = [row.name for row in rows]
+    for name in only or ():
+        if name not in known:
+            raise ArgumentError(f"only: wanted {', '.join(known)}, got {name}{suggestion(name, known)}")
+    return [row for row in rows if only is None or row.name in only]
 
 
 class _Table:
