@@ -31,7 +31,7 @@ def row(**changes):
         "command": "inface reproduce table1",
         "versions": {"torch": "2"},
         "chosen_with": 5,
-        "seeds": 2,
+        "diverged": [],
         "grid": {"radius": [], "momentum": []},
         **changes,
     }
@@ -51,7 +51,7 @@ def test_the_table_has_the_papers_numbers_beside_ours():
 
 def test_the_second_table_says_what_was_chosen_and_how():
     page = beyond_page(
-        {"experiments": {"mnist-mlp": {"sfw-if": row(), "sgd": row(told="gone", final=[FINAL], seeds=3)}}}
+        {"experiments": {"mnist-mlp": {"sfw-if": row(), "sgd": row(told="gone", final=[FINAL], diverged=[0, 2])}}}
     )
     assert (
         "| ours | 5 % | radii 1, 10, momentum 0.99 | 9.00 ± 0.00 | 1.50 ± 0.00 | 8.00 ± 0.00 | 97.00 ± 0.00 |" in page
@@ -104,6 +104,17 @@ def test_a_quick_table_is_made_and_made_again_without_training(table, lines, pla
     assert json.loads(file.read_text()) == first
     page = file.with_suffix(".md").read_text()
     assert page.count("\n| ") == len(made) + 1
+
+
+@pytest.mark.parametrize("contents", ['{"format": 1}', '{"format": 3, "experiments": {"mnist-mlp": {"sgd": {}}}}'])
+def test_a_table_that_cannot_be_continued_is_named_before_anything_is_trained(contents, place, tmp_path, capsys):
+    file = tmp_path / "table1-quick.json"
+    file.write_text(contents)
+    folders = [f"--out={tmp_path / 'out'}", f"--results={tmp_path}", f"--data={place}"]
+    assert command(["reproduce", "table1", "--quick", "--experiment", "mnist-mlp", "--only", "sgd", *folders]) == 1
+    assert f"inface: {file}: is " in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert file.read_text() == contents
 
 
 def test_a_grid_that_is_not_there_is_named(capsys):

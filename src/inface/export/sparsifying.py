@@ -61,9 +61,7 @@ def sparsify(
     inside torch's own modules, which read their weights (``nn.TransformerEncoderLayer``), and layers that are not float32
     or float64 on the CPU.
 
-    On the machine it was written on, one thread, a 784-512-512-10 network with 5 % of the weights of its two first layers
-    becomes 1.8 times as fast for one sample and 4 to 6 times for 64; a 4096x4096 layer, 6 to 12 times. The break-even of
-    a 784x512 layer is at about 20 % of the weights for one sample, and 40 % for 64.
+    What it gains for several shapes and sparsities is in ``docs/benchmarks.md``, which ``make bench`` writes.
 
     Args:
         model: the network, which is not changed.

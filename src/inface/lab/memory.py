@@ -14,8 +14,7 @@ LARGE = 32 << 20  # the largest that glibc takes
 def keep_freed_memory() -> bool:
     """Tell the allocator of this process to keep freed memory for the next array; whether there is one that listens.
 
-    Training convolutions is about a sixth faster by it. For processes that do nothing else: the memory goes back when
-    they end.
+    Training convolutions is faster by it. For processes that do nothing else: the memory goes back when they end.
     """
     if not sys.platform.startswith("linux"):
         return False

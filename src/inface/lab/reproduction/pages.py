@@ -91,8 +91,8 @@ def _effort(rows: dict[str, Any]) -> list[str]:
 
 def _named(name: str, row: dict[str, Any]) -> str:
     """What a row is called; and if its loss became infinite with some seeds, that it did."""
-    diverged = row["seeds"] - len(row["final"])
-    return f"{name} ({diverged} of {row['seeds']} seeds diverged)" if diverged else name
+    diverged, finished = len(row["diverged"]), len(row["final"])
+    return f"{name} ({diverged} of {diverged + finished} seeds diverged)" if diverged else name
 
 
 def _versions(versions: dict[str, str]) -> str:

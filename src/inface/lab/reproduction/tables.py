@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from inface.lab.building import settings_for
-from inface.lab.errors import ArgumentError, suggestion
+from inface.lab.errors import ArgumentError, LabError, suggestion
 from inface.lab.files import read_json, write_json, write_text
 from inface.lab.sweeps import Plan, Progress, sweep
 
@@ -20,6 +20,9 @@ from .pages import beyond_page, paper_page
 from .rows import GridName, Row, beyond_rows, paper_rows
 
 __all__ = ["reproduce_beyond", "reproduce_paper"]
+
+FORMAT = 3
+AGAIN = "; without it, the same command makes it again from what is trained"
 
 Show = Callable[[str, Progress], None]
 Page = Callable[[dict[str, Any]], str]
@@ -119,8 +122,9 @@ class _Table:
 
     def add(self, experiment: str, row: Row, command: str) -> None:
         """Do the sweep of a row, unless it is done, and write the table with it."""
-        found, seeds = self._swept(self._plan(experiment, row), f"{experiment} {row.name}")
-        table: dict[str, Any] = read_json(self.file) if self.file.is_file() else {"format": 2, "experiments": {}}
+        self._read()  # what cannot be continued is better known before hours of training
+        found = self._swept(self._plan(experiment, row), f"{experiment} {row.name}")
+        table = self._read()
         rows = table["experiments"].setdefault(experiment, {})
         rows[row.method if self.write is paper_page else row.name] = {
             "told": row.told,
@@ -128,18 +132,33 @@ class _Table:
             "command": command,
             "versions": _versions(),
             "chosen_with": row.theta,
-            "seeds": seeds,
             "grid": {name: list(values) for name, values in row.grid.axes.items()},
-            **{key: found[key] for key in ("best", "validation", "final", "trial_seconds")},
+            **{key: found[key] for key in ("best", "validation", "final", "diverged", "trial_seconds")},
             "trials": [
                 {key: trial[key] for key in ("settings", "state", "epochs", "value")} for trial in found["trials"]
             ],
         }
         write_json(self.file, table)
-        write_text(self.page, self.write(table))
+        write_text(self.page, self._page(table))
 
-    def _swept(self, plan: Plan, title: str) -> tuple[dict[str, Any], int]:
-        """The results of a sweep, and how many seeds it took: for one that diverges in the end another is taken."""
+    def _read(self) -> dict[str, Any]:
+        """The table so far: one that a page can be made of."""
+        if not self.file.is_file():
+            return {"format": FORMAT, "experiments": {}}
+        table = read_json(self.file)
+        if table.get("format") != FORMAT:
+            raise LabError(f"{self.file}: is of format {table.get('format')!r}, wanted {FORMAT}{AGAIN}")
+        self._page(table)
+        return table
+
+    def _page(self, table: dict[str, Any]) -> str:
+        try:
+            return self.write(table)
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+            raise LabError(f"{self.file}: is damaged: {error!r}{AGAIN}") from None
+
+    def _swept(self, plan: Plan, title: str) -> dict[str, Any]:
+        """The results of a sweep: for a seed that diverges in the end another is taken."""
         show = self.show
         wanted, seeds = plan.seeds, plan.seeds
         while True:
@@ -150,7 +169,7 @@ class _Table:
             )
             lost = wanted - len(found["final"])
             if not lost or seeds >= 2 * wanted:
-                return found, seeds
+                return found
             seeds += lost
 
     def _plan(self, experiment: str, row: Row) -> Plan:
