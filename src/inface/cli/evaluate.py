@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import DataFolder
+from .options import DataFolder, ExperimentFile
 
 __all__ = ["evaluate"]
 
@@ -17,12 +17,7 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN", show_default=False)],
     *,
     data: DataFolder = None,
-    experiment: Annotated[
-        str | None,
-        typer.Option(
-            help="Where your own experiment is, if its file has moved: path/to/file.py:name.", show_default=False
-        ),
-    ] = None,
+    experiment: ExperimentFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure the saved network of a run again, from its weights and the data.

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 
 import typer
 
-from .options import DataFolder, number, one_of
+from .options import DataFolder, ExperimentFile, number, one_of
 
 __all__ = ["export"]
 
@@ -51,12 +51,7 @@ def export(
         ),
     ] = None,
     data: DataFolder = None,
-    experiment: Annotated[
-        str | None,
-        typer.Option(
-            help="Where your own experiment is, if its file has moved: path/to/file.py:name.", show_default=False
-        ),
-    ] = None,
+    experiment: ExperimentFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Write the network of a run for others, smaller and faster, and say what it costs: bytes, operations, time, accuracy.

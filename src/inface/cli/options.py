@@ -11,7 +11,7 @@ import typer
 
 from inface.lab.names import EXPERIMENTS
 
-__all__ = ["DataFolder", "experiment_names", "number", "one_of", "setting", "whole_number"]
+__all__ = ["DataFolder", "ExperimentFile", "experiment_names", "number", "one_of", "setting", "whole_number"]
 
 DataFolder = Annotated[
     Path | None,
@@ -21,6 +21,10 @@ DataFolder = Annotated[
         metavar="DIR",
         show_default=False,
     ),
+]
+ExperimentFile = Annotated[
+    str | None,
+    typer.Option(help="Where your own experiment is, if its file has moved: path/to/file.py:name.", show_default=False),
 ]
 
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from .architecture import Network, describe
     from .compaction import Compaction, LayerChange, Left, compact
     from .files import load_network, load_sparse, save_dense, save_sparse
-    from .onnx import save_onnx, save_program
+    from .onnx import onnx_runner, save_onnx, save_program
     from .report import CostReport, Variant, cost_report
     from .selection import Select
     from .sparse_linear import SparseLinear
@@ -30,6 +30,7 @@ __all__ = [
     "layer_choices",
     "load_network",
     "load_sparse",
+    "onnx_runner",
     "save_dense",
     "save_onnx",
     "save_program",
@@ -55,6 +56,7 @@ __getattr__, __dir__ = exports(
         "layer_choices": "sparsifying",
         "load_network": "files",
         "load_sparse": "files",
+        "onnx_runner": "onnx",
         "save_dense": "files",
         "save_onnx": "onnx",
         "save_program": "onnx",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-__all__ = ["save_onnx", "save_program"]
+__all__ = ["onnx_runner", "save_onnx", "save_program"]
 
 
 def save_onnx(model: nn.Module, example_input: Tensor, path: str | os.PathLike[str]) -> float:
@@ -77,16 +77,28 @@ def program_of(model: nn.Module, example_input: Tensor) -> ExportedProgram:
         model.train(training)
 
 
+def onnx_runner(path: str | os.PathLike[str]) -> Callable[[Tensor], Tensor]:
+    """The network in an ONNX file as a function, run by onnxruntime on the CPU with as many threads as torch has.
+
+    Args:
+        path: the file.
+    """
+    import onnxruntime  # type: ignore[import-untyped]
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda inputs: torch.from_numpy(session.run(None, {name: inputs.numpy()})[0])
+
+
 @torch.no_grad()
 def _checked(file: Path, model: nn.Module, inputs: Tensor) -> float:
     """How far the outputs of a file are from the network's."""
-    import onnxruntime  # type: ignore[import-untyped]
-
     training = model.training
     wanted = model.eval()(inputs)
     model.train(training)
-    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    found = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: inputs.cpu().numpy()})[0])
+    found = onnx_runner(file)(inputs.cpu())
     scale = float(wanted.abs().max()) or 1.0
     difference = float((found - wanted.cpu()).abs().max()) / scale
     if not difference < 1e-4:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .compaction import Compaction, compact
 from .files import save_sparse
 from .measuring import LayerCost, activation_bytes, gzip_bytes, latencies, layer_costs, weight_bytes
-from .onnx import save_onnx
+from .onnx import onnx_runner, save_onnx
 from .sparsifying import layer_choices, sparsify
 
 __all__ = ["CostReport", "Variant", "cost_report"]
@@ -161,7 +161,7 @@ def cost_report(
         for batch, x in inputs.items():
             runs: dict[str, Callable[[], Any]] = {name: _running(form, x) for name, form in forms.items()}
             if there is not None:
-                runs["onnxruntime"] = _running(there, x.numpy())
+                runs["onnxruntime"] = _running(there, x)
             for name, found in latencies(runs, seconds=seconds).items():
                 times[name][batch] = found
         files, compressed = _files(dense, small, whole, Path(folder))
@@ -207,20 +207,14 @@ def _running(form: Callable[[Any], Any], x: Any) -> Callable[[], Any]:
     return lambda: form(x)
 
 
-def _onnxruntime(model: nn.Module, example: Tensor, file: Path) -> tuple[Callable[[Any], Any] | None, str | None]:
-    """The network in onnxruntime with as many threads as torch has; or why not."""
+def _onnxruntime(model: nn.Module, example: Tensor, file: Path) -> tuple[Callable[[Tensor], Tensor] | None, str | None]:
+    """The network in onnxruntime; or why not."""
     try:
-        import onnxruntime  # type: ignore[import-untyped]
-
         with torch.inference_mode(mode=False):
             save_onnx(model, example, file)
+        return onnx_runner(file), None
     except (ImportError, ValueError) as error:
         return None, f"not measured in onnxruntime: {error}"
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda x: session.run(None, {name: x}), None
 
 
 def _files(dense: nn.Module, small: nn.Module, thin: nn.Module, folder: Path) -> tuple[dict[str, int], int]:

@@ -131,22 +131,11 @@ def _metrics(
     readers: dict[Format, Callable[[Path], nn.Module]] = {
         "compact": export.load_network,
         "sparse": lambda file: export.sparsify(export.load_network(file)),
-        "onnx": lambda file: _Called(_session(file)),
+        "onnx": lambda file: _Called(export.onnx_runner(file)),
         "torch": lambda file: _Called(torch.export.load(file).module()),
     }
     forms |= {name: partial(readers[name], file) for name, file in files.items()}
     return {name: finite(score(form(), experiment, split).metric) for name, form in forms.items()}
-
-
-def _session(file: Path) -> Callable[[Tensor], Tensor]:
-    """A network in onnxruntime, with as many threads as torch has."""
-    import onnxruntime  # type: ignore[import-untyped]
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda inputs: torch.from_numpy(session.run(None, {name: inputs.numpy()})[0])
 
 
 class _Called(nn.Module):
