@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .architecture import Network, describe
 from .coding import CODINGS, decode, encode
+from .writing import replacing
 
 __all__ = ["load_network", "load_sparse", "save_dense", "save_sparse"]
 
@@ -153,12 +154,8 @@ def _write(target: Path, parts: dict[str, Tensor], metadata: dict[str, str]) -> 
     """Write a file beside its place, then put it there."""
     from safetensors.torch import save_file
 
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
+    with replacing(target) as partial:
         save_file(parts, partial, metadata)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
     return target.stat().st_size
 
 

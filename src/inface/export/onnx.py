@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from .writing import replacing
+
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
@@ -33,8 +35,7 @@ def save_onnx(model: nn.Module, example_input: Tensor, path: str | os.PathLike[s
     Raises:
         ValueError: the network cannot be exported, or its file gives other outputs; the reason is told.
     """
-    target = Path(path)
-    with _partial(target) as partial, _quiet():
+    with replacing(path) as partial, _quiet():
         program = program_of(model, example_input)
         try:
             exported = torch.onnx.export(program, verbose=False)
@@ -42,9 +43,7 @@ def save_onnx(model: nn.Module, example_input: Tensor, path: str | os.PathLike[s
             exported.save(str(partial))
         except (torch.onnx.errors.OnnxExporterError, RuntimeError, TypeError) as error:
             raise ValueError(f"{type(model).__name__}: cannot be written as ONNX: {_first_line(error)}") from error
-        difference = _checked(partial, model, example_input)
-        partial.replace(target)
-    return difference
+        return _checked(partial, model, example_input)
 
 
 def save_program(model: nn.Module, example_input: Tensor, path: str | os.PathLike[str]) -> None:
@@ -55,10 +54,8 @@ def save_program(model: nn.Module, example_input: Tensor, path: str | os.PathLik
         example_input: a batch of inputs.
         path: the file.
     """
-    target = Path(path)
-    with _partial(target) as partial, _quiet():
+    with replacing(path) as partial, _quiet():
         torch.export.save(program_of(model, example_input), partial)
-        partial.replace(target)
 
 
 def program_of(model: nn.Module, example_input: Tensor) -> ExportedProgram:
@@ -106,16 +103,6 @@ def _checked(file: Path, model: nn.Module, inputs: Tensor) -> float:
             f"{type(model).__name__}: its ONNX file gives other outputs: they differ by {difference:.1e} of the largest"
         )
     return difference
-
-
-@contextmanager
-def _partial(target: Path) -> Iterator[Path]:
-    """A file beside the target that is gone at the end, unless it was put in its place."""
-    partial = target.with_name(f".{target.stem}.{os.getpid()}.partial{target.suffix}")
-    try:
-        yield partial
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 @contextmanager

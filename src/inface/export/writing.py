@@ -1,0 +1,30 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["replacing"]
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A file beside ``path``, with the same ending, that takes its place at the end, or vanishes if anything goes wrong.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with replacing(Path(folder, "model.onnx")) as partial:
+    ...         _ = partial.write_text("contents")
+    ...     [file.name for file in Path(folder).iterdir()]
+    ['model.onnx']
+    """
+    target = Path(path)
+    partial = target.with_name(f".{target.stem}.{os.getpid()}.partial{target.suffix}")
+    try:
+        yield partial
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
