@@ -131,7 +131,7 @@ def _results(plan: Plan, study: Study, best: Settings, last: Study | None, secon
         {
             "settings": point_of(trial.params),
             "state": trial.state.name.lower(),
-            "epochs": max(trial.intermediate_values, default=0),
+            "epochs": trial.user_attrs.get("summary", {}).get("epochs") or max(trial.intermediate_values, default=0),
             "value": trial.value,
             "diverged": "diverged" in trial.user_attrs,
             "seconds": None if trial.duration is None else round(trial.duration.total_seconds(), 1),
