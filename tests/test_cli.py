@@ -418,12 +418,12 @@ def test_smoothness_is_the_papers_constant_of_the_learning_rate(inface, tmp_path
 
 
 def test_every_option_arrives_in_the_config(inface, tmp_path):
-    given = "--method sfw-if --lr 0.2 --constrained-lr 4 --radius 0.3 20 --momentum 0.99 --schedule cosine --in-face pairwise"
-    more = "--every-gradient --epochs 1 --batch-size 700 --seed 7 --validate --threads 1"
+    given = "--method sfw-if --lr 0.2 --constrained-lr 4 --radius 0.3 20 --momentum 0.99 --free-momentum 0.5 --in-face pairwise"
+    more = "--every-gradient --schedule cosine --epochs 1 --batch-size 700 --seed 7 --validate --threads 1"
     assert inface("train", "digits", "--out", tmp_path, *given.split(), *more.split()).code == 0
     wanted = {
         "format": 1, "experiment": "digits", "options": {}, "method": "sfw-if", "lr": 0.2, "constrained_lr": 4.0,
-        "radius": [0.3, 20.0], "momentum": 0.99, "schedule": "cosine", "in_face": "pairwise", "every_gradient": True,
+        "radius": [0.3, 20.0], "momentum": 0.99, "free_momentum": 0.5, "schedule": "cosine", "in_face": "pairwise", "every_gradient": True,
         "epochs": 1, "batch_size": 700, "seed": 7, "measured_on": "validation", "threads": 1,
     }  # fmt: skip
     found = config(tmp_path)
@@ -683,6 +683,7 @@ def test_words_are_completed(words, wanted):
     [
         ("sgd", ["--radius", "1", "2"]),
         ("sgd", ["--constrained-lr", "1"]),
+        ("sgd", ["--free-momentum", "0"]),
         ("sgd", ["--every-gradient"]),
         ("sfw", ["--in-face", "away"]),
         ("sfw", ["--every-gradient"]),

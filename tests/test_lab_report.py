@@ -60,6 +60,7 @@ def make_run(
         "radius": None if free else [1.0, 10.0],
         "in_face": "away",
         "momentum": 0.0,
+        "free_momentum": None,
         "schedule": "constant",
         "epochs": 3,
         "batch_size": 250,
@@ -203,6 +204,7 @@ def test_runs_that_differ_only_in_seed_or_trial_are_one_row(tmp_path):
         {"epochs": 4},
         {"schedule": "cosine"},
         {"in_face": "pairwise"},
+        {"free_momentum": 0.0},
     ],
 )
 def test_runs_of_different_settings_are_different_rows_that_say_so(tmp_path, change):
@@ -216,6 +218,7 @@ def test_runs_of_different_settings_are_different_rows_that_say_so(tmp_path, cha
     ("method", "changes"),
     [
         ("sgd", {"radius": [2.0], "constrained_lr": 1.0, "in_face": "pairwise", "every_gradient": True}),
+        ("sgd", {"free_momentum": 0.0}),
         ("sfw", {"in_face": "pairwise", "every_gradient": True}),
         ("sfw-if", {"threads": 2, "source": "ab" * 32}),
     ],

@@ -115,6 +115,7 @@ def by_hand(settings, data):
         inface.graph_init_(model, groups, generator=torch.Generator().manual_seed(settings.seed))
         for group in groups[:2]:
             group["lr"] = settings.constrained_lr or settings.lr
+        groups[2]["momentum"] = settings.momentum if settings.free_momentum is None else settings.free_momentum
         in_face = settings.in_face if settings.method == "sfw-if" else None
         optimizer = inface.FrankWolfe(
             groups, settings.lr, in_face=in_face, momentum=settings.momentum, every_gradient=settings.every_gradient
@@ -144,6 +145,8 @@ def by_hand(settings, data):
         {"method": "sfw-if", "schedule": "constant", "momentum": 0.0, "constrained_lr": None},
         {"method": "sfw-if", "momentum": 0.9, "seed": 5},
         {"method": "sfw-if", "every_gradient": True},
+        {"method": "sfw-if", "free_momentum": 0.0},
+        {"method": "sfw", "momentum": 0.0, "free_momentum": 0.9},
         {"method": "sfw-if", "in_face": "pairwise", "batch_size": 1437},
         {"method": "sfw-if", "in_face": "frank-wolfe", "batch_size": 2000},
     ],
@@ -568,6 +571,7 @@ def test_the_summary_holds_what_is_promised(finished):
         ({"lr": math.nan}, "lr: wanted a number > 0, got nan"),
         ({"constrained_lr": -2.0}, "constrained-lr: wanted a number > 0, got -2.0"),
         ({"momentum": 1.0}, "momentum: wanted a number in [0, 1), got 1.0"),
+        ({"free_momentum": -0.1}, "free-momentum: wanted a number in [0, 1), got -0.1"),
         ({"momentum": math.nan}, "momentum: wanted a number in [0, 1), got nan"),
         ({"epochs": 0}, "epochs: wanted a whole number >= 1, got 0"),
         ({"batch_size": 2.5}, "batch-size: wanted a whole number >= 1, got 2.5"),

@@ -17,6 +17,7 @@ __all__ = [
     "ConstrainedLr",
     "Epochs",
     "EveryGradient",
+    "FreeMomentum",
     "InFace",
     "Init",
     "Keep",
@@ -69,6 +70,10 @@ Radius = Annotated[
 Momentum = Annotated[
     float | None,
     setting(text="How much of the earlier gradients a step keeps.", default="0", parser=number, metavar="NUMBER"),
+]
+FreeMomentum = Annotated[
+    float | None,
+    setting(text="The same of the free parameters.", default="--momentum", parser=number, metavar="NUMBER"),
 ]
 Schedule = Annotated[
     str | None,

@@ -77,7 +77,8 @@ def resolve(settings: Settings) -> Settings:
         shrinkage=settings.shrinkage if settings.method == "proximal" else None,
     )
     if not settings.frank_wolfe:
-        return replace(settings, radius=None, constrained_lr=None, in_face="away", init=None, every_gradient=False)
+        unread: dict[str, Any] = {"radius": None, "constrained_lr": None, "free_momentum": None, "init": None}
+        return replace(settings, **unread, in_face="away", every_gradient=False)
     if settings.method == "sfw":
         settings = replace(settings, in_face="away", every_gradient=False)
     radii = [set_.radius for set_ in experiment_of(settings).sets.values()]
@@ -155,14 +156,16 @@ def make_optimizer(
     if not settings.frank_wolfe:
         layers = [p for group in groups if group["set"] is not None for _, p in group["params"]]
         return _descent(settings, model, layers, total)
-    for group in groups:
-        if group["set"] is not None and settings.constrained_lr is not None:
-            group["lr"] = settings.constrained_lr
     return frank_wolfe(settings, groups)
 
 
 def frank_wolfe(settings: Settings, groups: list[dict[str, Any]]) -> FrankWolfe:
     """The Frank-Wolfe optimizer of settings, for groups that have their sets."""
+    own = (settings.constrained_lr, "lr"), (settings.free_momentum, "momentum")
+    for group in groups:
+        value, name = own[group["set"] is None]
+        if value is not None:
+            group.setdefault(name, value)
     return FrankWolfe(
         groups,
         lr=settings.lr,

@@ -15,6 +15,7 @@ READ_BY = {
     "radius": ("sfw-if", "sfw"),
     "in_face": ("sfw-if",),
     "init": ("sfw-if", "sfw"),
+    "free_momentum": ("sfw-if", "sfw"),
     "every_gradient": ("sfw-if",),
     "keep": ("prune", "gradual"),
     "shrinkage": ("proximal",),

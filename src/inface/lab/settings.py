@@ -39,6 +39,8 @@ class Settings:
             allows; ``"alive"``: positive edges behind activations, and 0.3 of the radius, so that fewer nodes start dead or
             die of the first losses.
         momentum: of gradients; averaged for the Frank-Wolfe methods, torch's own for SGD.
+        free_momentum: of the free parameters, if it is to be another: long averages steady the constrained layers, but
+            make the free ones swing.
         schedule: of the learning rates: constant, or falling to 0 as half a cosine.
         epochs: passes over the training data.
         batch_size: samples of one gradient.
@@ -63,6 +65,7 @@ class Settings:
     in_face: InFace = "away"
     init: Init | None = None
     momentum: float = 0.0
+    free_momentum: float | None = None
     schedule: Schedule = "constant"
     epochs: int = 25
     batch_size: int = 250
@@ -85,9 +88,10 @@ class Settings:
         for name, value, known in choices:
             if value not in known:
                 raise ArgumentError(f"{name}: wanted {' or '.join(known)}, got {value}{suggestion(str(value), known)}")
-        threads, constrained = (
+        threads, constrained, free = (
             1 if self.threads is None else self.threads,
             self.lr if self.constrained_lr is None else self.constrained_lr,
+            self.momentum if self.free_momentum is None else self.free_momentum,
         )
         facts: tuple[tuple[str, object, bool, str], ...] = (
             ("experiment", self.experiment, isinstance(self.experiment, str), "a name"),
@@ -95,6 +99,7 @@ class Settings:
             ("lr", self.lr, _is_number(self.lr) and 0 < self.lr < math.inf, "a number > 0"),
             ("constrained-lr", constrained, _is_number(constrained) and 0 < constrained < math.inf, "a number > 0"),
             ("momentum", self.momentum, _is_number(self.momentum) and 0 <= self.momentum < 1, "a number in [0, 1)"),
+            ("free-momentum", free, _is_number(free) and 0 <= free < 1, "a number in [0, 1)"),
             ("epochs", self.epochs, _is_count(self.epochs) and self.epochs >= 1, "a whole number >= 1"),
             ("batch-size", self.batch_size, _is_count(self.batch_size) and self.batch_size >= 1, "a whole number >= 1"),
             ("seed", self.seed, _is_count(self.seed) and 0 <= self.seed < 2**31, "a whole number in [0, 2^31)"),

@@ -37,11 +37,12 @@ _WORDS = {
     "constrained_lr": "constrained lr",
     "batch_size": "batch size",
     "in_face": "in-face",
+    "free_momentum": "free momentum",
     "every_gradient": "every gradient",
 }
 # What says nothing about how good a method is: the problem, the trial, the machine, a comment in the user's file.
 _NO_SETTINGS = {"format", "experiment", "options", "method", "measured_on", "seed", "threads", "versions", "source"}
-_OF_SETS = {"radius", "constrained_lr", "in_face", "init", "every_gradient"}
+_OF_SETS = {"radius", "constrained_lr", "free_momentum", "in_face", "init", "every_gradient"}
 # What a method does not read, whatever its value.
 _UNUSED = {
     "sgd": _OF_SETS,
@@ -253,7 +254,7 @@ def _matters(key: str, value: Any) -> bool:
     match key:
         case "lr":
             return True
-        case "constrained_lr" | "radius" | "keep" | "shrinkage" | "init":
+        case "constrained_lr" | "radius" | "keep" | "shrinkage" | "init" | "free_momentum":
             return value is not None
         case "in_face":
             return bool(value != "away")
@@ -269,7 +270,7 @@ def _setting(key: str, value: Any) -> str:
         return f"{value} schedule"
     if value is True:
         return _WORDS.get(key, key)
-    if key in {"radius", "constrained_lr"} and value is None:
+    if key in {"radius", "constrained_lr", "free_momentum"} and value is None:
         return f"{_WORDS.get(key, key)} {'of the experiment' if key == 'radius' else 'the same'}"
     return f"{_WORDS.get(key, key)} {shown(value)}"
 

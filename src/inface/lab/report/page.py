@@ -114,7 +114,7 @@ def command(run: Run) -> str:
     config = run.config
     words = ["inface", "train", str(config.get("experiment")), "--out", f"{run.path.resolve().name}-again"]
     for key in (
-        "method", "lr", "constrained_lr", "radius", "in_face", "momentum", "schedule", "epochs", "batch_size", "seed",
+        "method", "lr", "constrained_lr", "radius", "in_face", "momentum", "free_momentum", "schedule", "epochs", "batch_size", "seed",
         "every_gradient", "init", "threads",
     ):  # fmt: skip
         words += _flag(key, config.get(key))

@@ -126,7 +126,7 @@ def _chosen(best: dict[str, Any]) -> str:
 def _everything(row: dict[str, Any]) -> str:
     """The settings that were chosen among others."""
     best = row["best"]
-    names = {"constrained_lr": "constrained lr", "radius": "radii"}
+    names = {"constrained_lr": "constrained lr", "free_momentum": "free momentum", "radius": "radii"}
     told = []
     for name in row["grid"]:
         value = best[name]

@@ -21,6 +21,7 @@ AXES = (
     "constrained_lr",
     "radius",
     "momentum",
+    "free_momentum",
     "schedule",
     "in_face",
     "every_gradient",
