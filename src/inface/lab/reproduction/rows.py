@@ -67,52 +67,69 @@ def _coarse_grid(method: Method, layers: int) -> Grid:
 class _Choices:
     """What is tried on one network beyond the paper."""
 
-    sparse: Mapping[str, list[Any]]  # of sfw-if, judged with few edges
+    ours: Mapping[int, Mapping[str, list[Any]]]  # of sfw-if, by the percentage of the edges that it is judged with
     rates: list[float]  # of the rivals, from the smallest
     shrinkage: list[float]
     keep: tuple[int, ...]  # per cent of the edges to prune to
-    full: Mapping[str, list[Any]] | None = None  # of sfw-if, judged with all edges
 
 
 CHOICES = {
     "mnist-mlp": _Choices(
-        sparse={
-            "radius": [[0.3, 20], [0.5, 10], [1, 10]],
-            "lr": [0.1, 0.2],
-            "momentum": [0.99],
-            "constrained_lr": [8.0],
+        ours={
+            5: {
+                "radius": [[0.3, 20], [0.5, 10]],
+                "in_face": ["away", "pairwise"],
+                "free_momentum": [0.0, 0.9],
+                "lr": [0.2],
+                "momentum": [0.99],
+                "constrained_lr": [8.0],
+            },
+            2: {
+                "radius": [[0.3, 20], [0.5, 10]],
+                "free_momentum": [0.0],
+                "lr": [0.2],
+                "momentum": [0.99],
+                "constrained_lr": [4.0, 8.0],
+            },
         },
         rates=[0.05, 0.1, 0.2],
         shrinkage=[3e-5, 1e-4, 3e-4],
         keep=(5, 2),
     ),
     "mnist-conv": _Choices(
-        sparse={
-            "radius": [[0.5, 5], [0.5, 10], [1, 10]],
-            "constrained_lr": [8.0],
-            "momentum": [0.98],
-            "lr": [0.1],
+        ours={
+            5: {
+                "radius": [[0.5, 5], [1, 10]],
+                "free_momentum": [0.9],
+                "lr": [0.2],
+                "momentum": [0.98],
+                "constrained_lr": [4.0],
+            },
         },
         rates=[0.05, 0.1],
         shrinkage=[1e-4, 3e-4],
         keep=(5,),
     ),
     "cifar10": _Choices(
-        sparse={
-            "radius": [[0.5, 10], [0.5, 20], [0.4, 20]],
-            "lr": [0.1, 0.2],
-            "momentum": [0.98],
-            "constrained_lr": [8.0],
+        ours={
+            5: {
+                "radius": [[0.5, 10], [0.5, 20]],
+                "free_momentum": [0.9],
+                "lr": [0.4],
+                "momentum": [0.98],
+                "constrained_lr": [3.0, 8.0],
+            },
+            100: {
+                "radius": [[1, 10]],
+                "free_momentum": [0.9],
+                "lr": [0.4, 0.8],
+                "momentum": [0.95],
+                "constrained_lr": [3.0, 8.0],
+            },
         },
-        rates=[0.02, 0.05, 0.1],
-        shrinkage=[1e-4, 3e-4, 1e-3],
+        rates=[0.02, 0.05],
+        shrinkage=[1e-4, 3e-4],
         keep=(5,),
-        full={
-            "radius": [[1, 10], [1, 20]],
-            "lr": [0.05, 0.1],
-            "momentum": [0.95],
-            "constrained_lr": [8.0],
-        },
     ),
 }
 
@@ -121,15 +138,16 @@ def beyond_rows(experiment: str, *, quick: bool = False) -> list[Row]:
     """The second table: averaged gradients, falling steps and a start alive, beside what others do with as many gradients.
 
     >>> [row.name for row in beyond_rows("mnist-mlp")]
-    ['sfw-if', 'sgd', 'prune-5', 'gradual-5', 'prune-2', 'gradual-2', 'proximal']
+    ['sfw-if-5', 'sfw-if-2', 'sgd', 'prune-5', 'gradual-5', 'prune-2', 'gradual-2', 'proximal']
     """
     choices = CHOICES[experiment]
     ours = {"schedule": "cosine", "every_gradient": True, "init": "alive"}
     momentum: dict[str, Any] = {"momentum": 0.9}
     cosine = {**momentum, "schedule": "cosine"}
-    rows = [Row("sfw-if", "sfw-if, chosen with 5 %", "sfw-if", Grid(choices.sparse), ours, theta=5)]
-    if choices.full is not None:
-        rows.append(Row("sfw-if-full", "sfw-if, chosen with all edges", "sfw-if", Grid(choices.full), ours))
+    rows = [
+        Row(f"sfw-if-{theta}", "sfw-if", "sfw-if", Grid(grid), ours, theta=theta)
+        for theta, grid in choices.ours.items()
+    ]
     rates: dict[str, list[Any]] = {"lr": choices.rates}
     rows.append(Row("sgd", "SGD; few edges: pruned at the end", "sgd", Grid(rates), cosine))
     both: dict[str, list[Any]] = {"lr": choices.rates[:2], "schedule": ["constant", "cosine"]}
