@@ -955,7 +955,7 @@ def test_the_listing_reads_well():
         "parameters: 74 -> 44\n"
         "left: between: LayerNorm is not understood\n"
         "left: two (1): constant nodes stay: read by between\n"
-        "left: three (1): inputs that it does not need stay (select='faster')"
+        "left: three (1): inputs that it does not need stay: picking out the others would not be faster"
     )
 
 

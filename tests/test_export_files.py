@@ -308,6 +308,26 @@ def test_onnxruntime_and_torch_export_give_the_same_outputs_for_any_batch(tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.pt2"]
 
 
+def test_a_program_does_not_carry_the_data_that_its_example_is_a_part_of(tmp_path):
+    data = torch.randn(100_000, 784)
+    save_program(nn.Linear(784, 2), data[:64], tmp_path / "model.pt2")
+    assert (tmp_path / "model.pt2").stat().st_size < 40_000
+
+
+def test_a_network_that_cannot_be_described_is_named_with_what_can_be_done(tmp_path):
+    wanted = r"Linear: is a layer by itself, wanted a network: nn.Sequential\(layer\); with architecture=False"
+    with pytest.raises(ValueError, match=wanted):
+        save_sparse(nn.Linear(4, 2), tmp_path / "model.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_others_may_read_the_files_as_they_may_read_any_new_file(tmp_path):
+    save_sparse(nn.Linear(4, 2), tmp_path / "model.safetensors", architecture=False)
+    (tmp_path / "any").touch()
+    modes = {path.stat().st_mode for path in tmp_path.iterdir()}
+    assert len(modes) == 1
+
+
 def test_what_cannot_be_exported_is_named(tmp_path):
     class Undecided(nn.Module):
         def forward(self, x):

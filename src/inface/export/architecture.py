@@ -104,6 +104,8 @@ def describe(model: nn.Module) -> dict[str, Any]:
     >>> describe(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))["steps"]
     [{'layer': '0', 'of': [{'value': 0}]}, {'layer': '1', 'of': [{'value': 1}]}]
     """
+    if type(model) in LAYERS.values():
+        raise ValueError(f"{type(model).__name__}: is a layer by itself, wanted a network: nn.Sequential(layer)")
     try:
         graph = _Tracer().trace(model)
     except Exception as error:

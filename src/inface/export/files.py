@@ -70,7 +70,10 @@ def save_sparse(
         parts |= {f"{kind}:{name}": part for kind, part in stored.items()}
     metadata = {"inface.sparse": FORMAT, "tensors": json.dumps(told, separators=(",", ":"))}
     if architecture and isinstance(model, nn.Module):
-        metadata["architecture"] = json.dumps(describe(model), separators=(",", ":"))
+        try:
+            metadata["architecture"] = json.dumps(describe(model), separators=(",", ":"))
+        except ValueError as error:
+            raise ValueError(f"{error}; with architecture=False its weights can be written") from error
     return _write(Path(path), parts, metadata)
 
 

@@ -62,12 +62,10 @@ def program_of(model: nn.Module, example_input: Tensor) -> ExportedProgram:
     """The network as torch.export sees it, in evaluation mode, its first dimension free."""
     if not example_input.ndim or not len(example_input):
         raise ValueError(f"example_input: wanted a batch of inputs, got one of shape {tuple(example_input.shape)}")
-    example = (
-        example_input if len(example_input) > 1 else torch.cat([example_input] * 2)
-    )  # 1 would be taken for a constant
+    two = example_input[[0, -1]]  # a program keeps its example, and a batch of 1 would be taken for a constant
     training = model.training
     try:
-        return torch.export.export(model.eval(), (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        return torch.export.export(model.eval(), (two,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     except Exception as error:
         raise ValueError(f"{type(model).__name__}: torch.export cannot follow it: {_first_line(error)}") from error
     finally:

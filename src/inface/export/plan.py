@@ -141,7 +141,8 @@ def build(model: nn.Module, plan: Plan, select: Selection) -> tuple[nn.Module, l
         if selects:
             _put(small, layer.name, _selecting(module, part))
         elif dead:
-            left.append(Left(layer.name, f"inputs that it does not need stay (select={select!r})", dead))
+            why = "select='never'" if select == "never" else f"picking out the others would not be {select}"
+            left.append(Left(layer.name, f"inputs that it does not need stay: {why}", dead))
     _carry_sets(model, small)
     return small, changes, left
 

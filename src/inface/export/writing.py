@@ -21,10 +21,15 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     ...     [file.name for file in Path(folder).iterdir()]
     ['model.onnx']
     """
-    target = Path(path)
+    target = Path(path).resolve()  # what a link points to is replaced, not the link
     partial = target.with_name(f".{target.stem}.{os.getpid()}.partial{target.suffix}")
     try:
+        partial.touch()
+        mode = partial.stat().st_mode
         yield partial
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        partial.chmod(mode)  # some writers leave a file that nobody else may read
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
