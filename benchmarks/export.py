@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inface.export import SparseLinear, save_onnx, sparsify
+from inface.export import SparseLinear, onnx_runner, save_onnx, sparsify
 
 from .contest import Contender, contest
 
@@ -124,16 +124,12 @@ def _prune(
 
 
 def _onnxruntime(model: nn.Module, x: Tensor) -> Callable[[], object] | None:
-    """The dense network there, on one thread; None if it is not installed."""
+    """The dense network there, on as many threads as torch has; None if it is not installed."""
     try:
-        import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415 - it need not be there
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "model.onnx")
+            save_onnx(model, x, path)
+            runner = onnx_runner(path)
     except ImportError:
         return None
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "model.onnx")
-        save_onnx(model, x, path)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    feed = {session.get_inputs()[0].name: x.numpy()}
-    return lambda: session.run(None, feed)
+    return lambda: runner(x)

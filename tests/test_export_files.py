@@ -6,6 +6,7 @@ import json
 import struct
 import subprocess
 import sys
+import zipfile
 
 import onnxruntime
 import pytest
@@ -312,6 +313,43 @@ def test_a_program_does_not_carry_the_data_that_its_example_is_a_part_of(tmp_pat
     data = torch.randn(100_000, 784)
     save_program(nn.Linear(784, 2), data[:64], tmp_path / "model.pt2")
     assert (tmp_path / "model.pt2").stat().st_size < 40_000
+    with zipfile.ZipFile(tmp_path / "model.pt2") as archive:
+        assert not [name for name in archive.namelist() if name.endswith((".pkl", ".pickle"))]
+        assert archive.getinfo("archive/data/sample_inputs/model.pt").file_size == 0
+
+
+def test_files_for_others_do_not_tell_the_paths_of_this_machine(tmp_path):
+    model = Residual()
+    save_program(model, torch.randn(2, 3, 8, 8), tmp_path / "model.pt2")
+    save_onnx(model, torch.randn(2, 3, 8, 8), tmp_path / "model.onnx")
+    with zipfile.ZipFile(tmp_path / "model.pt2") as archive:
+        texts = [archive.read(name) for name in archive.namelist()]
+    for text in (*texts, (tmp_path / "model.onnx").read_bytes()):
+        assert b".py" not in text
+        assert str(tmp_path).encode() not in text
+
+
+def test_exporting_leaves_the_modes_of_the_network_alone(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    model[1].eval()
+    save_onnx(model, torch.randn(2, 4), tmp_path / "model.onnx")
+    save_program(model, torch.randn(2, 4), tmp_path / "model.pt2")
+    assert [module.training for module in model.modules()] == [True, True, False, True]
+
+
+def test_half_precision_is_checked_by_its_own_rounding(tmp_path):
+    assert (
+        save_onnx(nn.Sequential(nn.Linear(300, 50)).half(), torch.randn(8, 300).half(), tmp_path / "half.onnx") < 0.01
+    )
+
+
+def test_a_network_with_two_outputs_is_refused_by_onnx(tmp_path):
+    class Two(nn.Module):
+        def forward(self, x):
+            return x, -x
+
+    with pytest.raises(ValueError, match="Two: wanted a network with one tensor as its output"):
+        save_onnx(Two(), torch.randn(2, 4), tmp_path / "two.onnx")
 
 
 def test_a_network_that_cannot_be_described_is_named_with_what_can_be_done(tmp_path):

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from inface.cli.app import run as command
-from inface.export import CostReport, cost_report, load_network, load_sparse
-from inface.export.measuring import latencies, layer_costs
+from inface.export import CostReport, SparseLinear, cost_report, load_network, load_sparse
+from inface.export.measuring import latencies, uses
 from inface.lab import Run, Settings, train
 from inface.lab.evaluation import rebuild
 from inface.lab.report import write_report
@@ -62,7 +62,7 @@ def test_the_account_is_written_and_says_that_nothing_was_lost(exported):
     assert costs.sparse.file < told["files"]["sparse"]["bytes"] < costs.compact.file  # with the architecture in it
     assert costs.compact.parameters < costs.dense.parameters
     assert costs.sparse.nonzeros <= costs.compact.nonzeros
-    assert costs.sparse.operations < costs.compact.operations < costs.dense.operations
+    assert costs.sparse.operations <= costs.compact.operations < costs.dense.operations
     assert set(costs.dense.seconds) == set(costs.onnxruntime) == {1, 64}
     for text in ("fc1", "parameters", "latency, batch 64", "in onnxruntime", "gzip of the dense file"):
         assert text in str(costs)
@@ -87,10 +87,25 @@ def test_a_damaged_account_is_named(exported, tmp_path, capsys):
     assert f"{file}: is damaged" in capsys.readouterr().err
 
 
+def test_an_account_of_another_version_is_named(exported, tmp_path, capsys):
+    path = tmp_path / "digits"
+    shutil.copytree(exported, path)
+    file = path / "export" / "export.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": 1}))
+    assert command(["report", str(path), "--out", str(tmp_path / "report.html")]) == 1
+    assert f"{file}: wanted format 2, got 1; export the run again" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_named_before_anything_is_measured(trained, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert command(["export", str(trained), "--out", str(tmp_path / "file")]) == 1
+    assert f"{tmp_path / 'file'}: cannot be written" in capsys.readouterr().err
+
+
 def test_exporting_with_all_edges_and_half_the_bytes(trained, tmp_path, capsys):
     assert command(["export", str(trained), "--half", "--out", str(tmp_path / "out"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["keep"] is None
+    assert (told["keep"], told["half"]) == (None, True)
     assert [file.name for file in (tmp_path / "out").iterdir() if "sparse" in file.name] == ["sparse.safetensors"]
     assert not (trained / "export").exists()
     state = load_sparse(tmp_path / "out" / "sparse.safetensors")
@@ -116,13 +131,77 @@ def test_wrong_options_are_named_and_nothing_is_written(trained, tmp_path, capsy
 
 
 def test_operations_are_counted_for_one_sample():
-    model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Flatten(), nn.Linear(3 * 25, 4))
+    layers = nn.Conv2d(2, 3, 3, padding=1), nn.Flatten(), nn.Linear(3 * 25, 4), SparseLinear.from_linear(first_of(5, 4))
+    found = uses(nn.Sequential(*layers), torch.randn(7, 2, 5, 5))
+    assert [found[name].operations for name in "0123"] == [2 * 25 * 3 * 2 * 9, 0, 2 * 75 * 4, 2 * 4]
+    transposed = nn.ConvTranspose2d(4, 2, 3, stride=2, groups=2)
+    assert uses(nn.Sequential(transposed), torch.randn(3, 4, 5, 5))["0"].operations == 2 * 25 * 4 * 9
+    assert uses(nn.Sequential(nn.Embedding(10, 4)), torch.zeros(3, 2, dtype=torch.long))["0"].operations == 0
+
+
+def first_of(outputs, inputs):
+    """A layer whose first node alone has weights."""
+    layer = nn.Linear(inputs, outputs)
     with torch.no_grad():
-        model[2].weight[1:] = 0
-    convolution, linear = layer_costs(model, torch.randn(7, 2, 5, 5))
-    assert convolution.operations == convolution.sparse_operations == 2 * 25 * 3 * 2 * 9
-    assert (linear.operations, linear.sparse_operations) == (2 * 75 * 4, 2 * 75)
-    assert (linear.parameters, linear.nonzeros) == (75 * 4 + 4, 75 + 4)
+        layer.weight[1:] = 0
+    return layer
+
+
+def test_the_sparse_form_is_what_was_measured_layer_by_layer():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 300), nn.ReLU(), nn.Linear(300, 10))
+    with torch.no_grad():
+        model[2].weight.mul_(torch.rand(300, 144) < 0.02)  # faster without its zeros, on any machine
+        model[0].weight.mul_(torch.rand(4, 1, 3, 3) < 0.5)  # there are no sparse convolutions
+    report = cost_report(model, torch.randn(4, 1, 8, 8), seconds=0.05)
+    convolution, sparse, last = report.layers
+    assert [layer.name for layer in report.layers] == ["0", "2", "4"]
+    assert (convolution.form, convolution.sparse.operations) == ("dense", convolution.dense.operations)
+    count = int(model[2].weight.count_nonzero())
+    assert sparse.dense.parameters == 300 * 144 + 300
+    if sparse.form == "sparse":
+        assert sparse.sparse.operations <= 2 * count
+        assert sparse.sparse.parameters <= count + 300
+    assert sparse.sparse.file < sparse.dense.file / 8
+    for name in ("dense", "compact", "sparse"):
+        whole, parts = getattr(report, name), [getattr(layer, name) for layer in report.layers]
+        assert whole.parameters == sum(part.parameters for part in parts)
+        assert whole.operations == sum(part.operations for part in parts)
+        assert whole.memory == sum(part.memory for part in parts)
+        assert 0 < whole.file - sum(part.file for part in parts) < 2000  # the header
+        assert all(set(part.seconds) == {1, 64} for part in parts)
+    assert last.dense.nonzeros == last.dense.parameters
+    assert "dense" in str(report)
+    assert " > " in str(report)
+
+
+def test_a_layer_of_low_rank_is_small_in_memory_and_in_the_file():
+    layer = nn.Linear(60, 60, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(60, 1) @ torch.randn(1, 60))
+    report = cost_report(nn.Sequential(layer), torch.randn(4, 60), seconds=0.01)
+    (found,) = report.layers
+    assert found.form == "low-rank"
+    assert found.sparse.parameters == found.sparse.nonzeros == 120
+    assert found.sparse.operations == 240
+    assert found.sparse.file == found.sparse.memory == 480
+
+
+def test_shared_weights_are_counted_once_and_can_be_measured():
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6))
+    model[2].weight = model[0].weight
+    report = cost_report(model, torch.randn(4, 6), seconds=0.01)
+    assert report.dense.parameters == 36 + 12
+    attention = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    report = cost_report(attention, torch.randn(4, 3, 8), seconds=0.01)
+    assert report.dense.parameters == sum(p.numel() for p in attention.parameters())
+    assert report.dense.parameters == sum(layer.dense.parameters for layer in report.layers)
+
+
+@pytest.mark.parametrize("example", [(torch.ones(2, 3),), torch.ones(0, 3), torch.tensor(1.0)])
+def test_an_example_that_is_no_batch_is_refused(example):
+    with pytest.raises(ValueError, match="example_input: wanted a batch of inputs as a tensor"):
+        cost_report(nn.Sequential(nn.Linear(3, 2)), example)
 
 
 def test_a_network_that_onnx_does_not_know_is_measured_without_it():

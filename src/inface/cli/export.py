@@ -8,6 +8,8 @@ from typing import Annotated, cast
 
 import typer
 
+from inface.lab.names import FORMATS, Format
+
 from .options import DataFolder, ExperimentFile, number, one_of
 
 __all__ = ["export"]
@@ -31,7 +33,7 @@ def export(
             "--format",
             help="compact, sparse, onnx or torch (torch.export); may be repeated. [dim]\\[default: sparse][/dim]",
             show_default=False,
-            autocompletion=one_of("compact", "sparse", "onnx", "torch"),
+            autocompletion=one_of(*FORMATS),
         ),
     ] = None,
     keep: Annotated[
@@ -62,7 +64,7 @@ def export(
 
     $ inface export runs/digits --format compact --format onnx
     """
-    from inface.lab.exporting import Format, export_run
+    from inface.lab.exporting import export_run
     from inface.lab.run import Run
 
     chosen = cast("list[Format]", formats or ["sparse"])

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 from inface.lazy import exports
 
 if TYPE_CHECKING:
+    from .accounting import cost_report
     from .architecture import Network, describe
     from .compaction import Compaction, LayerChange, Left, compact
     from .files import load_network, load_sparse, save_dense, save_sparse
     from .onnx import onnx_runner, save_onnx, save_program
-    from .report import CostReport, Variant, cost_report
+    from .report import CostReport, LayerReport, Variant
     from .selection import Select
     from .sparse_linear import SparseLinear
     from .sparsifying import LayerChoice, layer_choices, sparsify
@@ -19,6 +20,7 @@ __all__ = [
     "CostReport",
     "LayerChange",
     "LayerChoice",
+    "LayerReport",
     "Left",
     "Network",
     "Select",
@@ -45,13 +47,14 @@ __getattr__, __dir__ = exports(
         "CostReport": "report",
         "LayerChange": "compaction",
         "LayerChoice": "sparsifying",
+        "LayerReport": "report",
         "Left": "compaction",
         "Network": "architecture",
         "Select": "selection",
         "SparseLinear": "sparse_linear",
         "Variant": "report",
         "compact": "compaction",
-        "cost_report": "report",
+        "cost_report": "accounting",
         "describe": "architecture",
         "layer_choices": "sparsifying",
         "load_network": "files",

@@ -1,105 +1,118 @@
-"""What a network costs: parameters, non-zeros, operations, memory, bytes and time, measured and not guessed."""
+"""What a network does with its layers, and how much memory and time they take: measured and not guessed."""
 
 from __future__ import annotations
 
 import gzip
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LayerCost", "activation_bytes", "gzip_bytes", "latencies", "layer_costs", "weight_bytes"]
+from .sparse_linear import SparseLinear
+
+__all__ = ["Use", "counts", "gzip_bytes", "latencies", "uses", "weight_bytes"]
+
+_CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 @dataclass(frozen=True)
-class LayerCost:
-    """What one layer costs.
+class Use:
+    """How a network uses one of its modules for one batch.
 
     Attributes:
-        name: of the layer.
-        kind: its class.
-        shape: of its weights.
-        parameters: how many it has.
-        nonzeros: how many of them are not zero.
-        operations: multiplications and additions for one sample, if every weight takes part.
-        sparse_operations: the same for the weights that are not zero.
+        positional: the arguments of its first call.
+        named: those with names.
+        activations: the most bytes that inputs and outputs of a call take together.
+        operations: multiplications and additions of all its calls, for one sample.
     """
 
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    parameters: int
-    nonzeros: int
+    positional: tuple[Any, ...]
+    named: dict[str, Any]
+    activations: int
     operations: int
-    sparse_operations: int
 
 
 @torch.no_grad()
-def layer_costs(model: nn.Module, example_input: Tensor) -> list[LayerCost]:
-    """The cost of every layer that has parameters, in the order in which they are used.
+def uses(model: nn.Module, example_input: Tensor) -> dict[str, Use]:
+    """How a network uses its modules, in evaluation mode, in the order in which they have finished.
 
     Linear layers and convolutions multiply and add; what other layers do is not counted.
 
-    >>> layer_costs(nn.Sequential(nn.Linear(3, 2)), torch.ones(1, 3))[0].operations
-    12
+    >>> found = uses(nn.Sequential(nn.Linear(3, 2)), torch.ones(10, 3))
+    >>> found["0"].operations, found["0"].activations
+    (12, 200)
     """
-    found: dict[str, LayerCost] = {}
-    names = {module: name for name, module in model.named_modules()}
+    found: dict[str, Use] = {}
 
-    def look(layer: nn.Module, _: Any, output: Any) -> None:
-        own = list(layer.parameters(recurse=False))
-        weight = getattr(layer, "weight", None)
-        parameters, nonzeros = sum(p.numel() for p in own), sum(int(p.count_nonzero()) for p in own)
-        each = used = 0
-        if isinstance(weight, Tensor) and weight.ndim > 1 and isinstance(output, Tensor):
-            # Every weight is used once for each position of the output, of which there are as many as outputs of a node.
-            positions = output.numel() // (max(1, len(example_input)) * weight.shape[0])
-            each, used = (2 * count * positions for count in (weight.numel(), int(weight.count_nonzero())))
-        before = found.get(names[layer])
-        more = (before.operations, before.sparse_operations) if before else (0, 0)
-        shape = tuple(weight.shape) if isinstance(weight, Tensor) else ()
-        kind = type(layer).__name__
-        found[names[layer]] = LayerCost(names[layer], kind, shape, parameters, nonzeros, each + more[0], used + more[1])
+    def look(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+            tensors = [each for each in (*inputs, *named.values(), output) if isinstance(each, Tensor)]
+            first = found.get(name, Use(inputs, named, 0, 0))
+            found[name] = Use(
+                first.positional,
+                first.named,
+                max(first.activations, sum(each.nbytes for each in tensors)),
+                first.operations + _operations(module, tensors) // max(1, len(example_input)),
+            )
 
-    layers = [module for module in model.modules() if list(module.parameters(recurse=False))]
-    _forward(model, example_input, [layer.register_forward_hook(look) for layer in layers])
-    return list(found.values())
+        return hook
+
+    hooks = [module.register_forward_hook(look(name), with_kwargs=True) for name, module in model.named_modules()]
+    training = {module: module.training for module in model.modules()}
+    try:
+        model.eval()(example_input)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, before in training.items():
+            module.training = before
+    return found
 
 
-@torch.no_grad()
-def activation_bytes(model: nn.Module, example_input: Tensor) -> int:
-    """The most that one layer's inputs and outputs take together, for this batch.
+def _operations(layer: nn.Module, tensors: Sequence[Tensor]) -> int:
+    """Multiplications and additions of one call: every weight takes part once at every position of the output."""
+    if isinstance(layer, SparseLinear):
+        return 2 * layer.values.numel() * (tensors[-1].numel() // max(1, layer.out_features))
+    if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        return 2 * layer.weight.numel() * (tensors[-1].numel() // max(1, layer.weight.shape[0]))
+    if isinstance(layer, _TRANSPOSED):  # of the input
+        return 2 * layer.weight.numel() * (tensors[0].numel() // max(1, layer.in_channels))
+    return 0
 
-    >>> activation_bytes(nn.Sequential(nn.Linear(3, 2)), torch.ones(10, 3))
-    200
+
+def counts(module: nn.Module, *, recurse: bool = True) -> tuple[int, int]:
+    """How many parameters a module has, those that are shared once, and how many of them are not zero.
+
+    >>> layer = nn.Linear(3, 2, bias=False)
+    >>> _ = layer.weight.data.copy_(torch.eye(2, 3))
+    >>> counts(layer)
+    (6, 2)
     """
-    most = 0
-
-    def look(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        nonlocal most
-        most = max(most, sum(each.nbytes for each in (*inputs, output) if isinstance(each, Tensor)))
-
-    leaves = [module for module in model.modules() if not list(module.children())]
-    _forward(model, example_input, [leaf.register_forward_hook(look) for leaf in leaves])
-    return most
+    own = list(module.parameters(recurse=recurse))
+    return sum(p.numel() for p in own), sum(int(p.count_nonzero()) for p in own)
 
 
-def weight_bytes(model: nn.Module) -> int:
+def weight_bytes(module: nn.Module, *, recurse: bool = True) -> int:
     """What parameters and buffers take in memory, those that are shared once.
 
     >>> weight_bytes(nn.Linear(3, 2))
     32
     """
-    held = {(each.data_ptr(), each.nbytes): each.nbytes for each in (*model.parameters(), *model.buffers())}
-    return sum(held.values())
+    tensors = (*module.parameters(recurse=recurse), *module.buffers(recurse=recurse))
+    return sum({(each.data_ptr(), each.nbytes): each.nbytes for each in tensors}.values())
 
 
 def gzip_bytes(contents: bytes) -> int:
-    """What gzip makes of it, for reference."""
+    """How many bytes gzip makes of so many, for reference.
+
+    >>> gzip_bytes(bytes(1000)) < 100
+    True
+    """
     return len(gzip.compress(contents, 6, mtime=0))
 
 
@@ -121,25 +134,15 @@ def latencies(runs: Mapping[str, Callable[[], Any]], *, seconds: float = 1.0) ->
         run()
         inner[name] = max(1, int(0.002 / max(1e-7, time.perf_counter() - begun)))  # calls of about two milliseconds
     times: dict[str, list[float]] = {name: [] for name in runs}
+    order = list(runs)
     rounds = 0
     end = time.perf_counter() + seconds * len(runs)
     while rounds < 7 or time.perf_counter() < end:
-        for name, run in runs.items():
+        for name in order:
             begun = time.perf_counter()
             for _ in range(inner[name]):
-                run()
+                runs[name]()
             times[name].append((time.perf_counter() - begun) / inner[name])
+        order.append(order.pop(0))  # each begins a round in its turn
         rounds += 1
     return {name: statistics.median(each) for name, each in times.items()}
-
-
-def _forward(model: nn.Module, inputs: Tensor, hooks: Iterable[torch.utils.hooks.RemovableHandle]) -> None:
-    """Run a network once in evaluation mode with hooks, and take them off."""
-    training = {module: module.training for module in model.modules()}
-    try:
-        model.eval()(inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for module, before in training.items():
-            module.training = before

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +19,13 @@ from .writing import replacing
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+    from torch.onnx import ONNXProgram
 
-__all__ = ["onnx_runner", "save_onnx", "save_program"]
+__all__ = ["check_example", "onnx_runner", "save_onnx", "save_program"]
+
+# How far the outputs of a file may be from the network's, relative to the largest: at least so far, or so many eps.
+LEAST = 1e-4
+ULPS = 16
 
 
 def save_onnx(model: nn.Module, example_input: Tensor, path: str | os.PathLike[str]) -> float:
@@ -34,16 +41,22 @@ def save_onnx(model: nn.Module, example_input: Tensor, path: str | os.PathLike[s
 
     Raises:
         ValueError: the network cannot be exported, or its file gives other outputs; the reason is told.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_onnx(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), torch.randn(4, 3), Path(folder, "model.onnx")) < 1e-5
+    True
     """
-    with replacing(path) as partial, _quiet():
-        program = program_of(model, example_input)
+    check_example(example_input)
+    with replacing(path) as partial, _quiet(), torch.inference_mode(mode=False):
+        evaluated = copy.deepcopy(model).eval()
+        program = _program(evaluated, example_input)
         try:
-            exported = torch.onnx.export(program, verbose=False)
-            assert exported is not None  # noqa: S101 - for the type checker: it was not written to a file
+            exported = cast("ONNXProgram", torch.onnx.export(program, verbose=False))  # None only with a file's name
             exported.save(str(partial))
         except (torch.onnx.errors.OnnxExporterError, RuntimeError, TypeError) as error:
             raise ValueError(f"{type(model).__name__}: cannot be written as ONNX: {_first_line(error)}") from error
-        return _checked(partial, model, example_input)
+        return _checked(partial, evaluated, example_input)
 
 
 def save_program(model: nn.Module, example_input: Tensor, path: str | os.PathLike[str]) -> None:
@@ -53,23 +66,49 @@ def save_program(model: nn.Module, example_input: Tensor, path: str | os.PathLik
         model: the network.
         example_input: a batch of inputs.
         path: the file.
+
+    Raises:
+        ValueError: torch.export cannot follow the network.
+
+    >>> import tempfile
+    >>> model = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_program(model, torch.randn(4, 3), Path(folder, "model.pt2"))
+    ...     again = torch.export.load(Path(folder, "model.pt2")).module()
+    >>> bool((again(torch.ones(7, 3)) - model(torch.ones(7, 3))).abs().max() < 1e-5)
+    True
     """
-    with replacing(path) as partial, _quiet():
-        torch.export.save(program_of(model, example_input), partial)
+    check_example(example_input)
+    with replacing(path) as partial, _quiet(), torch.inference_mode(mode=False):
+        contents = io.BytesIO()  # a file would have its temporary name inside
+        torch.export.save(_program(copy.deepcopy(model).eval(), example_input), contents)
+        partial.write_bytes(contents.getbuffer())
 
 
-def program_of(model: nn.Module, example_input: Tensor) -> ExportedProgram:
-    """The network as torch.export sees it, in evaluation mode, its first dimension free."""
-    if not example_input.ndim or not len(example_input):
-        raise ValueError(f"example_input: wanted a batch of inputs, got one of shape {tuple(example_input.shape)}")
-    two = example_input[[0, -1]]  # a program keeps its example, and a batch of 1 would be taken for a constant
-    training = model.training
+def check_example(example_input: Tensor) -> None:
+    """Refuse what is not a batch of inputs.
+
+    >>> check_example(torch.ones(0, 3))
+    Traceback (most recent call last):
+    ValueError: example_input: wanted a batch of inputs as a tensor, got a tensor of shape (0, 3)
+    """
+    if not isinstance(example_input, Tensor) or not example_input.ndim or not len(example_input):
+        shape = f"a tensor of shape {tuple(example_input.shape)}" if isinstance(example_input, Tensor) else None
+        found = shape or type(example_input).__name__
+        raise ValueError(f"example_input: wanted a batch of inputs as a tensor, got {found}")
+
+
+def _program(model: nn.Module, example_input: Tensor) -> ExportedProgram:
+    """The network as torch.export sees it, its first dimension free, without the example and the paths of this machine."""
+    two = example_input[[0, -1]]  # a batch of 1 would be taken for a constant
     try:
-        return torch.export.export(model.eval(), (two,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        program = torch.export.export(model, (two,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     except Exception as error:
         raise ValueError(f"{type(model).__name__}: torch.export cannot follow it: {_first_line(error)}") from error
-    finally:
-        model.train(training)
+    program.example_inputs = None
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+    return program
 
 
 def onnx_runner(path: str | os.PathLike[str]) -> Callable[[Tensor], Tensor]:
@@ -77,12 +116,22 @@ def onnx_runner(path: str | os.PathLike[str]) -> Callable[[Tensor], Tensor]:
 
     Args:
         path: the file.
+
+    Raises:
+        ValueError: it is no ONNX file, or none that onnxruntime can run.
+
+    >>> onnx_runner("README.md")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: README.md: onnxruntime cannot run it: ...
     """
     import onnxruntime  # type: ignore[import-untyped]
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its own errors have no class in common
+        raise ValueError(f"{path}: onnxruntime cannot run it: {_first_line(error)}") from error
     name = session.get_inputs()[0].name
     return lambda inputs: torch.from_numpy(session.run(None, {name: inputs.numpy()})[0])
 
@@ -90,13 +139,13 @@ def onnx_runner(path: str | os.PathLike[str]) -> Callable[[Tensor], Tensor]:
 @torch.no_grad()
 def _checked(file: Path, model: nn.Module, inputs: Tensor) -> float:
     """How far the outputs of a file are from the network's."""
-    training = model.training
-    wanted = model.eval()(inputs)
-    model.train(training)
+    wanted: Any = model(inputs)
+    if not isinstance(wanted, Tensor):
+        raise ValueError(f"{type(model).__name__}: wanted a network with one tensor as its output, got {wanted!r:.60}")
     found = onnx_runner(file)(inputs.cpu())
     scale = float(wanted.abs().max()) or 1.0
     difference = float((found - wanted.cpu()).abs().max()) / scale
-    if not difference < 1e-4:
+    if not difference < max(LEAST, ULPS * torch.finfo(wanted.dtype).eps):
         raise ValueError(
             f"{type(model).__name__}: its ONNX file gives other outputs: they differ by {difference:.1e} of the largest"
         )

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from inface import export
+from inface.export.factoring import factored
 from inface.sparsity import hard_threshold
 
 from .building import load_data, parts, surroundings
@@ -21,12 +22,12 @@ from .evaluation import rebuild
 from .experiment import Experiment, Split
 from .files import write_json
 from .measuring import constrained, finite, score
+from .names import FORMATS, Format
 from .run import Run
 
-__all__ = ["FORMATS", "Exported", "Format", "export_run"]
+__all__ = ["FORMAT", "Exported", "export_run"]
 
-Format = Literal["compact", "sparse", "onnx", "torch"]
-FORMATS: tuple[Format, ...] = get_args(Format)
+FORMAT = 2  # of export.json
 FILES: dict[Format, str] = {
     "compact": "compact.safetensors",
     "sparse": "sparse.safetensors",
@@ -80,22 +81,29 @@ def export_run(
     if keep is not None and not 0 < keep <= 1:
         raise ArgumentError(f"keep: wanted a part of the edges in (0, 1], got {keep:g}")
     settings, found, model = rebuild(run, experiment)
+    names = constrained(model, found)
+    if keep is not None and not names:
+        raise ArgumentError(f"keep: {settings.experiment} has no constrained layers whose edges could be kept")
     folder = out or run.path / "export"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LabError(f"{folder}: cannot be written: {error.strerror or error}") from None
     with surroundings(settings.threads):
         _, split = parts(settings, load_data(found, data))
-        names = constrained(model, found)
-        thin = model if keep is None or not names else hard_threshold(model, keep, layers=names)
+        thin = model if keep is None else hard_threshold(model, keep, layers=names)
         example = split.inputs[:64]
         try:
             costs = export.cost_report(thin, example, seconds=seconds)
             files = _write(copy.deepcopy(thin).eval(), example, folder, formats, half=half)
             metric = _metrics(model, thin, found, split, files)
-        except (ValueError, ImportError) as error:
+        except (ValueError, ImportError, OSError) as error:
             raise LabError(f"{run.path}: cannot be exported: {error}") from None
     unit = found.metric
     told = {
-        "format": 1,
+        "format": FORMAT,
         "keep": keep,
+        "half": half,
         "metric": {"name": unit.name, "unit": unit.unit, "better": unit.better, **metric},
         "files": {name: {"file": file.name, "bytes": file.stat().st_size} for name, file in files.items()},
         "costs": costs.to_dict(),
@@ -107,9 +115,8 @@ def export_run(
 def _write(
     model: nn.Module, example: Tensor, folder: Path, formats: Sequence[Format], *, half: bool
 ) -> dict[Format, Path]:
-    folder.mkdir(parents=True, exist_ok=True)
     small = export.compact(model, example)
-    thin = export.compact(model, example, select="never")  # inputs that nobody reads take no bytes in a sparse file
+    thin = factored(export.compact(model, example, select="never"))  # unread inputs take no bytes in a sparse file
     writers: dict[Format, Callable[[Path], Any]] = {
         "compact": lambda file: export.save_dense(small, file),
         "sparse": lambda file: export.save_sparse(thin, file, values="float16" if half else "exact"),

@@ -1,12 +1,14 @@
 """Names of experiments, methods and settings, for whoever needs nothing but names."""
 
-from typing import Literal
+from typing import Literal, get_args
 
-__all__ = ["EXPERIMENTS", "METHODS", "READ_BY", "Activation"]
+__all__ = ["EXPERIMENTS", "FORMATS", "METHODS", "READ_BY", "Activation", "Format"]
 
 Activation = Literal["relu", "sigmoid"]
 
 EXPERIMENTS = ("mnist-mlp", "mnist-conv", "cifar10", "synthetic", "digits")
+Format = Literal["compact", "sparse", "onnx", "torch"]
+FORMATS: tuple[Format, ...] = get_args(Format)
 METHODS = ("sfw-if", "sfw", "sgd", "prune", "gradual", "proximal")
 
 # The methods that look at a setting; what is not here, all of them do.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from inface.export import CostReport
 from inface.lab.errors import LabError
+from inface.lab.exporting import FORMAT
 from inface.lab.files import read_json
 from inface.lab.run import Run
 
@@ -40,6 +41,8 @@ def exports(runs: Sequence[Run]) -> list[Export]:
 def _export(run: Run) -> Export:
     file = run.path / "export" / "export.json"
     told = read_json(file)
+    if told.get("format") != FORMAT:
+        raise LabError(f"{file}: wanted format {FORMAT}, got {told.get('format')!r}; export the run again")
     try:
         metric, keep = told["metric"], told["keep"]
         unit = f" {metric['unit']}" if metric["unit"] else ""
