@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -609,13 +610,22 @@ def test_what_is_not_safe_to_replace_stays_with_its_reason():
 
 def test_wrong_arguments_are_named():
     model = nn.Sequential(linear(8, 8, 0.1))
-    for wrong in (0, [1, -2], [1.5]):
+    for wrong in (0, 1.0, True, None, "ab", [1, -2], [1.5], [True]):
         with pytest.raises(ValueError, match=r"^batch: sizes must be integers >= 1, got"):
             sparsify(model, batch=wrong)
     with pytest.raises(ValueError, match=r"^batch: at least one size, got none$"):
         sparsify(model, batch=[])
-    with pytest.raises(ValueError, match=r"^above must be in \[0, 1\], got 5$"):
-        sparsify(model, above=5)
+    for wrong in (5, -0.1, float("nan"), "x", True, [0.5]):
+        with pytest.raises(ValueError, match=rf"^above must be a number in \[0, 1\], got {re.escape(repr(wrong))}$"):
+            sparsify(model, above=wrong)
+    for function in (sparsify, layer_choices):
+        with pytest.raises(ValueError, match=r"^sparsify: model must be a torch.nn.Module, got 'a'$"):
+            function("a")
+    with pytest.raises(ValueError, match=r"^sparsify: choices must be what layer_choices gives, got 'sparse'$"):
+        sparsify(model, choices="sparse")
+    for wrong in ("sparse", LayerChoice("thick", "", 0, 0)):
+        with pytest.raises(ValueError, match=r'^sparsify: choices\["0"\] must be a LayerChoice of kind dense, sparse'):
+            sparsify(model, choices={"0": wrong})
     with pytest.raises(ValueError, match=r'^sparsify: choices must name Linear layers of the model, got "1"$'):
         sparsify(model, choices={"1": LayerChoice("sparse", "", 0, 0)})
     with pytest.raises(ValueError, match=r"^sparsify: a low-rank layer was chosen, but .* does not have a low rank$"):

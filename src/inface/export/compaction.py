@@ -24,6 +24,17 @@ class Compaction:
         left: what was left, and why.
         before: the number of parameters before.
         after: and after.
+
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> _ = model[2].weight.data.copy_(torch.tensor([[1.0, 0.0, 2.0]]))
+    >>> compaction = compact(model, torch.zeros(1, 2)).compaction
+    >>> compaction.before, compaction.after, compaction.left
+    (13, 9, ())
+    >>> print(compaction)
+    layer  kind    before  after  removed  folded
+    0      Linear  3x2     2x2    1        0
+    2      Linear  1x3     1x2    0        0
+    parameters: 13 -> 9
     """
 
     layers: tuple[LayerChange, ...]

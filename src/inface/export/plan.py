@@ -36,6 +36,12 @@ class LayerChange:
         removed: how many of its nodes (rows, filters, channels) are gone.
         folded: how many constant inputs went into its bias.
         selected: how many inputs a :class:`inface.export.Select` before it takes; None if there is none.
+
+    >>> import torch, inface
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> _ = model[2].weight.data.copy_(torch.tensor([[1.0, 0.0, 2.0]]))
+    >>> inface.export.compact(model, torch.zeros(1, 2)).compaction.layers[0]
+    LayerChange(name='0', kind='Linear', before=(3, 2), after=(2, 2), removed=1, folded=0, selected=None)
     """
 
     name: str
@@ -55,6 +61,11 @@ class Left:
         name: of the module, of the parameter if the network holds it itself, or of the step of ``forward``.
         reason: why.
         nodes: how many constant nodes, or dead inputs, stay for this reason; 0 if the part itself is meant.
+
+    >>> import torch, inface
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
+    >>> inface.export.compact(model, torch.zeros(1, 2)).compaction.left
+    (Left(name='1', reason='LayerNorm is not understood', nodes=0),)
     """
 
     name: str
