@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations, prune
 
 import inface
-from inface.export import Select, compact
+from inface.export import Select, compact, sparsify
 from inface.export.compaction import Compaction
 from inface.sets import L1Ball
 
@@ -520,6 +520,11 @@ def test_pooling_over_a_border_makes_a_constant_vary(step):
     model.one.bias.data[3] = 0
     small = check(model, torch.randn(2, 1, 10, 10, dtype=torch.float64))
     assert widths(small) == {"one": 3, "two": 2}
+    name, why = ("avg_pool2d" if callable(step) and not isinstance(step, nn.Module) else "step"), "border of zeros"
+    if getattr(step, "divisor_override", None):
+        why = "divides by another number"
+    assert left(small)["one"].startswith(f"constant nodes stay: {name} ")
+    assert why in left(small)["one"]
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
@@ -577,7 +582,26 @@ def test_a_network_of_one_layer():
     assert (type(alone), alone.weight.shape, alone.training) == (nn.Linear, (2, 3), True)
     assert isinstance(alone.compaction, Compaction)
     model[0].weight.data[:, 1:] = 0
-    assert isinstance(compact(model[0], torch.randn(2, 3), select="smaller")[0], Select)
+    selecting = compact(model[0], torch.randn(2, 3), select="smaller")
+    assert isinstance(selecting[0], Select)
+    assert [each.name for each in (*selecting.compaction.layers, *selecting.compaction.left)] == ["Linear"] * 2
+
+
+def test_inference_mode_makes_no_difference():
+    def make():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
+        model[0].weight.data[0] = 0
+        return model
+
+    model = make()
+    expected = compact(model, torch.zeros(2, 4))
+    with torch.inference_mode():
+        for each in (model, make()):
+            small = compact(each, torch.zeros(2, 4))
+            identical(small.state_dict(), expected.state_dict())
+            assert small.compaction == expected.compaction
+    assert not any(p.is_inference() for p in small.parameters())
 
 
 def test_a_network_without_zeros_stays_bit_for_bit():
@@ -716,6 +740,65 @@ def test_a_part_that_is_not_understood_stays_and_is_listed(model, name, reason):
     assert count(small) < count(model), "what does not touch it still goes"
 
 
+class Own(nn.Linear):
+    pass
+
+
+class Block(nn.Module):
+    """A parameter beside layers, and a step that is not understood."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.scale = nn.Linear(4, 4), nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return functional.normalize(self.fc(x) * self.scale)
+
+
+class Held(nn.Module):
+    """Weights without layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.w, self.single, self.fc = nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.ones(())), nn.Linear(4, 2)
+        self.register_buffer("fixed", torch.randn(4, 4))
+
+    def forward(self, x):
+        return self.fc(functional.linear(functional.linear(x, self.w), self.fixed) * self.single)
+
+
+def test_weights_without_a_layer_that_is_understood_are_listed_by_the_names_that_the_user_gave():
+    first = compact(nn.Sequential(Own(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(2, 3))
+    assert left(first) == {"0": "Own is not understood"}
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), Own(4, 2))
+    model[0].weight.data[1] = 0
+    last = compact(model, torch.randn(2, 3))
+    assert left(last) == {"2": "Own is not understood", "0": "constant nodes stay: read by 2"}
+    assert left(compact(Held(), torch.randn(2, 3))) == {
+        "w": "forward uses it directly",
+        "fixed": "linear is not understood",
+    }
+    sparse = sparsify(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), above=0.0)
+    assert left(compact(sparse, torch.randn(2, 3))) == {"0": "SparseLinear is not understood"}
+
+
+def test_steps_inside_a_module_are_named_after_it():
+    model = nn.Sequential(nn.Linear(3, 4), Block(), nn.Linear(4, 2))
+    model[1].fc.weight.data[1] = 0
+    assert left(compact(model, torch.randn(2, 3))) == {
+        "1": "forward uses scale directly",
+        "1.normalize": "normalize is not understood",
+        "1.fc": "constant nodes stay: tied to 1",
+    }
+    tied = Added()
+    tied.a, tied.b = nn.Linear(4, 4), nn.Sequential(nn.LayerNorm(4))
+    tied.a.weight.data[0] = 0
+    assert left(compact(tied, torch.randn(2, 4))) == {
+        "b.0": "LayerNorm is not understood",
+        "a": "constant nodes stay: tied to b.0",
+    }
+
+
 def test_what_is_overwritten_while_others_read_it_stays():
     small = check(Overwriting(), torch.randn(3, 3))
     assert widths(small) == {"zero": 2, "one": 2, "two": 4, "three": 2}
@@ -823,6 +906,76 @@ def test_a_selection_does_not_hide_a_layer_that_forward_looks_at():
     assert type(check(model, torch.randn(2, 2, 4), select="smaller").one) is nn.Linear
 
 
+class ByType(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(784, 256), nn.Linear(256, 4)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+            if isinstance(layer, nn.Linear):
+                x = torch.tanh(x)
+        return x
+
+
+def test_a_selection_does_not_hide_a_layer_whose_type_forward_asks_for():
+    model = ByType()
+    with torch.no_grad():
+        model.layers[0].weight[:, :384] = 0
+        model.layers[1].weight[:, :9] = 0
+    small = check(model, torch.randn(2, 784), select="faster")
+    assert widths(small) == {"layers.0": 247, "layers.1": 4}
+    assert left(small) == {
+        "layers.0": "inputs that it does not need stay: forward looks at a layer that a selection would hide"
+    }
+
+
+# ---- where rounding decides
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "step", [nn.Hardshrink(0.1), nn.Threshold(0.1, 5.0), lambda x: functional.threshold(x, 0.3, 2)]
+)
+def test_a_constant_at_a_jump_falls_on_the_side_that_the_network_s_dtype_says(step, dtype):
+    model = Through(step).to(dtype)
+    with torch.no_grad():
+        model.one.weight[:2] = 0
+        model.one.bias[:2] = torch.tensor([0.1, 0.3])
+    x = torch.randn(5, model.one.in_features, dtype=dtype)
+    small = compact(model, x)
+    same(model, small, x)
+    assert small.one.out_features == model.one.out_features - 2
+
+
+def test_a_network_whose_outputs_are_rounding_alone_stays_as_it_is():
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[0].bias.copy_(torch.tensor([100.1, 2000.3, 777.7]))
+        model[2].weight.copy_(torch.tensor([[0.3, 0.7, 0.1], [0.4, -0.6, 0.9]]))
+        model[2].bias.sub_(model(torch.zeros(4)))
+    small = check(model, torch.randn(2, 4), understood=False)
+    identical(small.state_dict(), model.state_dict())
+    assert left(small)["Sequential"].startswith(
+        "everything stays: the smaller network gives other outputs on the example ("
+    )
+
+
+@pytest.mark.parametrize(("bias", "nodes"), [(0.0, 2), (1.5, 2), (1.2345e5, 3)])
+def test_a_large_constant_stays_before_a_normalisation_by_its_own_mean(bias, nodes):
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 2))
+    with torch.no_grad():
+        model[0].weight[0] = 0
+        model[0].bias[0] = bias
+    small = compact(model, torch.randn(7, 4))
+    assert widths(small) == {"0": nodes, "1": nodes, "2": 2}
+    same(model, small, torch.randn(7, 4))
+    if nodes == 3:
+        assert left(small) == {"0": "constant nodes stay: 1 normalises them by their own mean, which is not exact"}
+
+
 # ---- an ordinary network
 
 
@@ -909,6 +1062,8 @@ def test_a_dictionary_of_inputs():
     small = compact(model, x)
     assert widths(small) == {"zero": 2, "one": 2, "two": 2, "three": 2}
     torch.testing.assert_close(small(x), model(x))
+    with torch.inference_mode():
+        assert widths(compact(model, {"x": torch.randn(2, 3)})) == widths(small)
 
 
 def test_shared_activations_are_no_obstacle():
@@ -977,15 +1132,21 @@ def test_wrong_arguments_are_refused():
         compact(model, torch.zeros(1, 3))
 
 
-def test_a_fault_of_ours_would_be_an_error(monkeypatch):
+def test_a_fault_of_ours_leaves_the_network_as_it_is(monkeypatch):
     from inface.export import plan  # noqa: PLC0415
 
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     model[0].weight.data[1] = 0
     model[0].bias.data[1] = 5
-    monkeypatch.setattr(plan, "shrink", _careless(plan.shrink))
-    with pytest.raises(RuntimeError, match="gives other outputs"):
-        compact(model, torch.zeros(1, 3))
+    for wrong, why in (
+        (_careless(plan.shrink), "the smaller network gives other outputs on the example ("),
+        (_failing, "ZeroDivisionError: division by zero"),
+    ):
+        monkeypatch.setattr(plan, "shrink", wrong)
+        small = compact(model, torch.zeros(1, 3))
+        identical(small.state_dict(), model.state_dict())
+        assert left(small)["Sequential"].startswith(f"everything stays: {why}")
+        assert small.training
 
 
 def _careless(shrink):
@@ -993,3 +1154,7 @@ def _careless(shrink):
         return shrink(module, replace(layer, folds=torch.zeros_like(layer.folds)), rows, columns)
 
     return forgets_constants
+
+
+def _failing(*_):
+    return 1 / 0

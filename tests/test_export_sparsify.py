@@ -1,11 +1,13 @@
 """Sparse and low-rank layers say what the dense ones say, whoever holds, saves, moves or traces them."""
 
 import copy
+import gc
 import io
 import itertools
 import multiprocessing
 import os
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -358,6 +360,70 @@ def test_a_state_dict_that_is_no_matrix_is_refused_and_changes_nothing(name, cha
     assert all(torch.equal(t, before[key]) for key, t in model.state_dict().items())
 
 
+def test_indices_that_are_what_was_in_memory_are_refused_by_the_first_call():
+    model = sparsify(perceptron(40, 30, 10), above=0.8)
+    state = copy.deepcopy(model.state_dict())
+    x = samples(3, 40)
+    expected = model(x)
+    model.to("meta").to_empty(device="cpu")
+    for buffer in model.buffers():  # what was in memory may be zeros by chance
+        buffer.fill_(20000)
+    for call in (model, lambda x: torch.export.export(model, (x,)).module()(x)):
+        with pytest.raises(ValueError, match=r"^SparseLinear: rows must grow from 0 to 73 \(after to_empty"):
+            call(x)
+    model.load_state_dict(state)
+    assert torch.equal(model(x), expected)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_indices_that_are_put_in_by_hand_are_looked_at(inference):
+    with torch.inference_mode(inference):
+        layer = SparseLinear.from_linear(linear(20, 10, 0.2))
+        x = samples(3, 20)
+        expected = layer(x)
+        good = {name: getattr(layer, name) for name in ("columns", "rows", "values")}
+        for name, wrong in (
+            ("columns", good["columns"] + 20),
+            ("rows", good["rows"] * 2),
+            ("values", nn.Parameter(good["values"][:-5].detach().clone())),
+        ):
+            setattr(layer, name, wrong)
+            with pytest.raises(ValueError, match=r"^SparseLinear: (columns|rows) must"):
+                layer(x)
+            setattr(layer, name, good[name])
+            assert torch.equal(layer(x), expected)
+        layer.bias = nn.Parameter(torch.zeros(3))
+        with pytest.raises(RuntimeError, match="size"):
+            layer(x)
+    if not inference:  # inference tensors do not count who writes
+        layer = SparseLinear.from_linear(linear(20, 10, 0.2))
+        layer(x)
+        layer.columns[0] = 20
+        with pytest.raises(ValueError, match=r"^SparseLinear: columns must be in 0 to 19, got"):
+            layer(x)
+
+
+def test_what_was_checked_is_forgotten_with_the_layer():
+    from inface.export import sparse_linear  # noqa: PLC0415
+
+    before = len(sparse_linear._checked)
+    layer = SparseLinear.from_linear(linear(20, 10, 0.2))
+    layer(samples(1, 20))
+    assert len(sparse_linear._checked) == before + 1
+    del layer
+    gc.collect()
+    assert len(sparse_linear._checked) <= before
+
+
+def test_it_is_called_as_a_linear_layer_is():
+    layer = linear(20, 10, 0.2)
+    x = samples(3, 20)
+    torch.testing.assert_close(SparseLinear.from_linear(layer)(input=x), layer(input=x))
+    for wrong, name in ((nn.Conv2d(1, 1, 1), "Conv2d"), (nn.Bilinear(2, 2, 2), "Bilinear"), (3, "3")):
+        with pytest.raises(ValueError, match=rf"^SparseLinear: from_linear takes a torch.nn.Linear, got {name}$"):
+            SparseLinear.from_linear(wrong)
+
+
 def test_copies_and_casts_compute_the_same():
     layer = linear(30, 20, 0.1, dtype=torch.float64)
     sparse = SparseLinear.from_linear(layer)
@@ -544,13 +610,22 @@ def test_what_is_not_safe_to_replace_stays_with_its_reason():
 
 def test_wrong_arguments_are_named():
     model = nn.Sequential(linear(8, 8, 0.1))
-    for wrong in (0, [1, -2], [1.5]):
+    for wrong in (0, 1.0, True, None, "ab", [1, -2], [1.5], [True]):
         with pytest.raises(ValueError, match=r"^batch: sizes must be integers >= 1, got"):
             sparsify(model, batch=wrong)
     with pytest.raises(ValueError, match=r"^batch: at least one size, got none$"):
         sparsify(model, batch=[])
-    with pytest.raises(ValueError, match=r"^above must be in \[0, 1\], got 5$"):
-        sparsify(model, above=5)
+    for wrong in (5, -0.1, float("nan"), "x", True, [0.5]):
+        with pytest.raises(ValueError, match=rf"^above must be a number in \[0, 1\], got {re.escape(repr(wrong))}$"):
+            sparsify(model, above=wrong)
+    for function in (sparsify, layer_choices):
+        with pytest.raises(ValueError, match=r"^sparsify: model must be a torch.nn.Module, got 'a'$"):
+            function("a")
+    with pytest.raises(ValueError, match=r"^sparsify: choices must be what layer_choices gives, got 'sparse'$"):
+        sparsify(model, choices="sparse")
+    for wrong in ("sparse", LayerChoice("thick", "", 0, 0)):
+        with pytest.raises(ValueError, match=r'^sparsify: choices\["0"\] must be a LayerChoice of kind dense, sparse'):
+            sparsify(model, choices={"0": wrong})
     with pytest.raises(ValueError, match=r'^sparsify: choices must name Linear layers of the model, got "1"$'):
         sparsify(model, choices={"1": LayerChoice("sparse", "", 0, 0)})
     with pytest.raises(ValueError, match=r"^sparsify: a low-rank layer was chosen, but .* does not have a low rank$"):

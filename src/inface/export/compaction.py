@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import torch
@@ -24,6 +24,17 @@ class Compaction:
         left: what was left, and why.
         before: the number of parameters before.
         after: and after.
+
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> _ = model[2].weight.data.copy_(torch.tensor([[1.0, 0.0, 2.0]]))
+    >>> compaction = compact(model, torch.zeros(1, 2)).compaction
+    >>> compaction.before, compaction.after, compaction.left
+    (13, 9, ())
+    >>> print(compaction)
+    layer  kind    before  after  removed  folded
+    0      Linear  3x2     2x2    1        0
+    2      Linear  1x3     1x2    0        0
+    parameters: 13 -> 9
     """
 
     layers: tuple[LayerChange, ...]
@@ -53,7 +64,8 @@ def compact(model: nn.Module, example_input: Any, *, select: Selection = "faster
     The result is a copy of the network, of the same class, with the same names, in which layers have become smaller; to rounding
     it gives the same outputs in eval mode, for inputs of any batch size. What was done is its attribute ``compaction``, a
     :class:`Compaction`, which also lists what was left, and why: parts that are not understood, weights that are used
-    twice, constants beside a border of zeros, everything if ``forward`` cannot be traced. Only exact zeros count;
+    twice, constants beside a border of zeros, everything if ``forward`` cannot be traced, or if the outputs on the example
+    or on random numbers would be others than before by more than rounding. Only exact zeros count;
     :func:`inface.sparsity.hard_threshold` makes them.
 
     Args:
@@ -93,16 +105,21 @@ def compact(model: nn.Module, example_input: Any, *, select: Selection = "faster
     if select not in get_args(Selection):
         raise ValueError(f"compact: select must be one of {', '.join(get_args(Selection))}, got {select!r}")
     example = example_input if isinstance(example_input, tuple) else (example_input,)
-    if type(model) in RULES.layers or type(model) in RULES.modules:  # a layer is a step only inside of a network
-        return _alone(model, example, select)
+    with torch.inference_mode(False):  # who writes into which tensor is not known there
+        if type(model) in RULES.layers or type(model) in RULES.modules:  # a layer is a step only inside of a network
+            return _alone(model, example, select)
+        return _compact(model, example, select)
+
+
+def _compact(model: nn.Module, example: tuple[Any, ...], select: Selection) -> nn.Module:
     whole = _copied(model).eval()
     expected = _outputs(whole, example)
     try:
-        small, changes, left = _smaller(model, example, expected, select)
-    except Untraceable as why:
+        small, changes, left = _smaller(model, whole, example, expected, select)
+    except Exception as error:  # noqa: BLE001 (the network as it is serves as well: nothing is to stop an export)
+        why = error if isinstance(error, Untraceable) else f"{type(error).__name__}: {_line(error)}"
         small, changes, left = copy.deepcopy(model), [], [Left(type(model).__name__, f"everything stays: {why}")]
     else:
-        _check(whole, small, example)
         for name, module in model.named_modules():
             for each in small.get_submodule(name).modules():
                 each.training = module.training
@@ -113,16 +130,18 @@ def compact(model: nn.Module, example_input: Any, *, select: Selection = "faster
 
 def _alone(model: nn.Module, example: tuple[Any, ...], select: Selection) -> nn.Module:
     """A layer that is the whole network: only its inputs can get fewer."""
-    network: Any = compact(nn.Sequential(model), example, select=select)
+    network: Any = _compact(nn.Sequential(model), example, select)
     small: nn.Module = network[0]
-    small.compaction = network.compaction
+    told, name = network.compaction, type(model).__name__
+    layers, left = (tuple(replace(each, name=name) for each in listed) for listed in (told.layers, told.left))
+    small.compaction = replace(told, layers=layers, left=left)
     return small
 
 
 def _smaller(
-    model: nn.Module, example: tuple[Any, ...], expected: Any, select: Selection
+    model: nn.Module, whole: nn.Module, example: tuple[Any, ...], expected: Any, select: Selection
 ) -> tuple[nn.Module, list[LayerChange], list[Left]]:
-    """The smaller network, what happened to its layers, and what was left."""
+    """The smaller network, what happened to its layers, and what was left; Untraceable if its outputs are others."""
     if model._forward_hooks or model._forward_pre_hooks:  # noqa: SLF001 (nothing else tells)
         raise Untraceable("the network has hooks")
     earlier: list[LayerChange] = []
@@ -130,18 +149,19 @@ def _smaller(
         model, changes, _ = build(model, plan, "never")
         earlier = merge(earlier, changes)
     small, changes, left = build(model, plan, select)
-    if any(change.selected is not None for change in changes):
-        try:
-            _outputs(copy.deepcopy(small), example)
-        except ValueError:  # forward looks at a layer that a selection hides
-            small, changes, left = build(model, plan, "never")
+    wrong = _difference(whole, small, example)
+    if wrong and any(change.selected is not None for change in changes):
+        small, changes, left = build(model, plan, "never", "forward looks at a layer that a selection would hide")
+        wrong = _difference(whole, small, example)
+    if wrong:
+        raise Untraceable(wrong)
     return small, merge(earlier, changes), [*plan.left, *left]
 
 
 def _plan(model: nn.Module, example: tuple[Any, ...], expected: Any) -> Plan:
     """What can go, sure that ``forward`` takes the same steps in the smaller network; Untraceable if it does not."""
     graph = trace(copy.deepcopy(model).eval(), example)
-    if not _close(graph.result, expected, model):
+    if _distance(graph.result, expected, model) is not None:
         raise Untraceable("what forward does cannot be told from its trace")
     distrusted: frozenset[str] = frozenset()
     while True:
@@ -159,7 +179,7 @@ def _copied(model: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(model)
     except RuntimeError as error:
-        why = f"(prune.remove and the like make its weights parameters again): {' '.join(str(error).split())}"
+        why = f"(prune.remove and the like make its weights parameters again): {_line(error)}"
         raise ValueError(f"compact: {type(model).__name__} cannot be copied {why}") from error
 
 
@@ -170,12 +190,13 @@ def _outputs(model: nn.Module, example: tuple[Any, ...]) -> Any:
             torch.default_generator.manual_seed(0)
             return model(*copied(example))
     except Exception as error:
-        message = " ".join(str(error).split())
-        raise ValueError(f"compact: {type(model).__name__} does not run on the example input: {message}") from error
+        raise ValueError(
+            f"compact: {type(model).__name__} does not run on the example input: {_line(error)}"
+        ) from error
 
 
-def _check(whole: nn.Module, small: nn.Module, example: tuple[Any, ...]) -> None:
-    """Raise an error unless the outputs agree, on the example and on random numbers of its shape."""
+def _difference(whole: nn.Module, small: nn.Module, example: tuple[Any, ...]) -> str | None:
+    """How the outputs of two networks differ, on the example or on random numbers of its shape; None if they agree."""
     numbers = torch.Generator().manual_seed(0)
     random = tuple(
         torch.randn(each.shape, generator=numbers).to(each)
@@ -183,34 +204,43 @@ def _check(whole: nn.Module, small: nn.Module, example: tuple[Any, ...]) -> None
         else each
         for each in example
     )
-    for inputs in (example, random):
+    for inputs, name in ((example, "the example"), (random, "random numbers")):
         try:
             expected = _outputs(whole, inputs)
         except ValueError:  # random numbers may be no input
             continue
-        if not _close(_outputs(copy.deepcopy(small), inputs), expected, whole):
-            raise RuntimeError(
-                f"compact: the smaller {type(whole).__name__} gives other outputs: this is a fault of inface, please report it"
-            )
+        try:
+            found = _outputs(copy.deepcopy(small), inputs)
+        except ValueError as error:
+            return f"the smaller network does not run on {name}: {_line(error.__cause__ or error)}"
+        distance = _distance(found, expected, whole)
+        if distance is not None:
+            return f"the smaller network gives other outputs on {name} ({distance})"
+    return None
 
 
-def _close(found: Any, expected: Any, model: nn.Module) -> bool:
-    """Whether outputs agree to rounding, where they are finite numbers."""
+def _distance(found: Any, expected: Any, model: nn.Module) -> str | None:
+    """How far outputs are apart where they are finite numbers; None if that is rounding."""
     pairs = list(zip(tensors(found), tensors(expected), strict=False))
     if len(pairs) != len(list(tensors(expected))):
-        return False
+        return "not as many"
     kinds = {each.dtype for each in [*model.parameters(), *tensors(expected)] if each.is_floating_point()}
     tolerance = max((torch.finfo(kind).eps for kind in kinds), default=0.0) ** 0.5
     for one, other in pairs:
         if one.shape != other.shape:
-            return False
+            return f"{_by(one.shape)} instead of {_by(other.shape)}"
         finite = other.isfinite()
         if other.is_floating_point() and finite.any():
-            bound = tolerance * other[finite].abs().max().double()
-            if not ((one - other)[finite].abs().double() <= bound).all():
-                return False
-    return True
+            size = float(other[finite].abs().max())
+            apart = float((one - other)[finite].abs().max())
+            if not apart <= tolerance * size:
+                return f"{apart:.1g} apart, where they are up to {size:.1g}"
+    return None
 
 
 def _by(shape: tuple[int, ...]) -> str:
     return "x".join(str(each) for each in shape)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -20,7 +20,7 @@ VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Untraceable(ValueError):  # noqa: N818 (an answer more than an error)
-    """A network whose steps cannot be known before it runs."""
+    """A network whose steps cannot be known well enough to change it."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Graph:
         nodes: the steps, in order.
         closed: modules that could not be looked into, and why.
         shapes: of each step that gives a tensor, its shape on the example.
+        dtypes: and its dtype.
         overwritten: steps whose result is changed in place while somebody still reads it.
         result: what the last step gave on the example.
     """
@@ -40,6 +41,7 @@ class Graph:
     nodes: tuple[fx.Node, ...]
     closed: dict[str, str]
     shapes: dict[fx.Node, tuple[int, ...]] = field(default_factory=dict)
+    dtypes: dict[fx.Node, torch.dtype] = field(default_factory=dict)
     overwritten: frozenset[fx.Node] = frozenset()
     result: Any = None
 
@@ -61,7 +63,9 @@ def trace(model: nn.Module, example: tuple[Any, ...]) -> Graph:
             result = watch.run(*copied(example))
     except Exception as error:
         raise Untraceable(f"forward cannot be traced: {_line(error)}") from error
-    return replace(graph, shapes=watch.shapes, overwritten=frozenset(watch.overwritten), result=result)
+    return replace(
+        graph, shapes=watch.shapes, dtypes=watch.dtypes, overwritten=frozenset(watch.overwritten), result=result
+    )
 
 
 def follow(model: nn.Module, example: tuple[Any, ...]) -> Graph:
@@ -126,7 +130,7 @@ def tensors(structure: Any) -> Iterator[Tensor]:
 
 def copied(example: tuple[Any, ...]) -> tuple[Any, ...]:
     """The example again, for networks that write into their input."""
-    return tuple(each.detach().clone() if isinstance(each, Tensor) else each for each in example)
+    return tuple(_copy(each) for each in example)
 
 
 class _Tracer(fx.Tracer):
@@ -158,6 +162,7 @@ class _Watch(fx.Interpreter):
         super().__init__(module, graph=graph)
         self.order = {node: number for number, node in enumerate(graph.nodes)}
         self.shapes: dict[fx.Node, tuple[int, ...]] = {}
+        self.dtypes: dict[fx.Node, torch.dtype] = {}
         self.memory: dict[fx.Node, int] = {}
         self.overwritten: set[fx.Node] = set()
 
@@ -170,6 +175,7 @@ class _Watch(fx.Interpreter):
                 self._note(n, each.untyped_storage().data_ptr())
         if isinstance(result, Tensor):
             self.shapes[n] = tuple(result.shape)
+            self.dtypes[n] = result.dtype
             self.memory[n] = result.untyped_storage().data_ptr()
         return result
 
@@ -185,6 +191,14 @@ def _fixed(model: nn.Module, example: tuple[Any, ...]) -> dict[str, Any]:
     given = {each.name: value for each, value in zip(parameters, example, strict=False)}
     default = {each.name: each.default for each in parameters[len(example) :]}
     return {name: value for name, value in (given | default).items() if isinstance(value, PLAIN)}
+
+
+def _copy(structure: Any) -> Any:
+    if isinstance(structure, Tensor):
+        return structure.detach().clone()
+    if type(structure) is dict:
+        return {name: _copy(each) for name, each in structure.items()}
+    return type(structure)(_copy(each) for each in structure) if type(structure) in (list, tuple) else structure
 
 
 def _written(node: fx.Node) -> Any:

@@ -36,6 +36,12 @@ class LayerChange:
         removed: how many of its nodes (rows, filters, channels) are gone.
         folded: how many constant inputs went into its bias.
         selected: how many inputs a :class:`inface.export.Select` before it takes; None if there is none.
+
+    >>> import torch, inface
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> _ = model[2].weight.data.copy_(torch.tensor([[1.0, 0.0, 2.0]]))
+    >>> inface.export.compact(model, torch.zeros(1, 2)).compaction.layers[0]
+    LayerChange(name='0', kind='Linear', before=(3, 2), after=(2, 2), removed=1, folded=0, selected=None)
     """
 
     name: str
@@ -52,9 +58,14 @@ class Left:
     """Something that was left as it is.
 
     Attributes:
-        name: of the module, or of the step of ``forward``.
+        name: of the module, of the parameter if the network holds it itself, or of the step of ``forward``.
         reason: why.
         nodes: how many constant nodes, or dead inputs, stay for this reason; 0 if the part itself is meant.
+
+    >>> import torch, inface
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
+    >>> inface.export.compact(model, torch.zeros(1, 2)).compaction.left
+    (Left(name='1', reason='LayerNorm is not understood', nodes=0),)
     """
 
     name: str
@@ -123,8 +134,17 @@ def make_plan(graph: Graph, distrusted: frozenset[str] = frozenset()) -> Plan:
     return Plan(tuple(parts), tuple(left), widths, not any(_becomes_plain(part) for part in parts))
 
 
-def build(model: nn.Module, plan: Plan, select: Selection) -> tuple[nn.Module, list[LayerChange], list[Left]]:
-    """The network that a plan leaves, in eval mode, what happened to its layers, and the inputs that could have gone."""
+def build(
+    model: nn.Module, plan: Plan, select: Selection, never: str = "select='never'"
+) -> tuple[nn.Module, list[LayerChange], list[Left]]:
+    """The network that a plan leaves, in eval mode, what happened to its layers, and the inputs that could have gone.
+
+    Args:
+        model: the network, which is not changed.
+        plan: what stays of it.
+        select: as in :func:`inface.export.compact`.
+        never: why, if it is ``"never"``.
+    """
     small = copy.deepcopy(model).eval()
     changes, left = [], []
     for part in plan.parts:
@@ -141,7 +161,7 @@ def build(model: nn.Module, plan: Plan, select: Selection) -> tuple[nn.Module, l
         if selects:
             _put(small, layer.name, _selecting(module, part))
         elif dead:
-            why = "select='never'" if select == "never" else f"picking out the others would not be {select}"
+            why = never if select == "never" else f"picking out the others would not be {select}"
             left.append(Left(layer.name, f"inputs that it does not need stay: {why}", dead))
     _carry_sets(model, small)
     return small, changes, left
@@ -230,6 +250,8 @@ def _constants(wiring: Wiring, parts: list[Part], spare: Tensor) -> list[Left]:
         if part.layer.edges is not None:
             stuck = part.layer.edges[part.rows].any(0) & ~part.layer.reads.value.isnan() & ~part.layer.folds
             reasons |= dict.fromkeys(roots[part.layer.reads.ids[stuck]].tolist(), f"{part.layer.name} pads with zeros")
+    for ids, why in reversed(wiring.spoiled):
+        reasons |= dict.fromkeys(roots[ids].tolist(), why)
     left = []
     for part in parts:
         constant = part.rows & ~part.layer.gives.value.isnan()
@@ -238,7 +260,7 @@ def _constants(wiring: Wiring, parts: list[Part], spare: Tensor) -> list[Left]:
         found: Counter[str] = Counter()
         for each in part.layer.gives.ids[constant].tolist():
             root = int(roots[each])
-            last = "a layer keeps at least one node" if spare[each] else "they go only together with nodes that stay"
-            found[pins.get(root) or reasons.get(root) or last] += 1
+            why = pins.get(root) or reasons.get(root) or "they go only together with nodes that stay"
+            found["a layer keeps at least one node" if spare[each] else why] += 1
         left += [Left(part.layer.name, f"constant nodes stay: {why}", count) for why, count in found.items()]
     return left

@@ -158,7 +158,7 @@ def _batch_norm(wiring: Wiring, node: fx.Node) -> Flow:
     if module.training:
         raise Unknown("it is in training mode even after eval()")
     reads = wiring.read(only(node), 1)
-    value = reads.value * 0  # without running statistics a constant is its own mean
+    value = _own_mean(wiring, node, reads)
     if module.running_mean is not None:
         mean, variance = (each.to("cpu", torch.float64) for each in (module.running_mean, module.running_var))
         value = (reads.value - mean) / (variance + module.eps).sqrt()
@@ -166,6 +166,16 @@ def _batch_norm(wiring: Wiring, node: fx.Node) -> Flow:
         scale, shift = (each.detach().to("cpu", torch.float64) for each in (module.weight, module.bias))
         value = torch.where(scale == 0, shift, value * scale + shift)
     return wiring.layer(node, reads, Flow(1, reads.ids, finite(value)))
+
+
+def _own_mean(wiring: Wiring, node: fx.Node, reads: Flow) -> Tensor:
+    """A constant less its mean, where no running statistics are used: 0, unless the rounding of a large one shows."""
+    module: Any = wiring.module(node)
+    dtype = wiring.graph.dtypes[only(node)]
+    small = reads.value.abs() <= math.sqrt(module.eps / torch.finfo(dtype).eps)
+    if module.running_mean is None:
+        wiring.spoil(node, [reads.ids[~small]], "normalises them by their own mean, which is not exact")
+    return torch.where(small, 0, math.nan).double()
 
 
 def _prelu(wiring: Wiring, node: fx.Node) -> Flow | None:

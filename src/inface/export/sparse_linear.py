@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import warnings
+import weakref
 from collections.abc import Callable
 from concurrent.futures import wait
 from typing import Any, cast
@@ -40,7 +41,7 @@ class SparseLinear(nn.Module):
     It is made for inference. Gradients are right, of any order, for the input, the non-zeros and the bias, and cost what
     a dense layer's cost; zeros stay zeros. ``weight`` is the dense matrix, made when it is asked for. ``state_dict``
     has ``values``, ``columns``, ``rows`` and ``bias``; loading takes any number of non-zeros, and refuses what is no CSR
-    matrix of this layer's size.
+    matrix of this layer's size. So does the first call after indices came in another way (``to_empty``, by hand).
 
     Args:
         in_features: as in :class:`torch.nn.Linear`.
@@ -90,7 +91,19 @@ class SparseLinear(nn.Module):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear) -> SparseLinear:
-        """The same layer with its non-zeros alone; the given one is not changed."""
+        """The same layer with its non-zeros alone; the given one is not changed.
+
+        Raises:
+            ValueError: it is no :class:`torch.nn.Linear`, or has 2^31 non-zeros or more.
+
+        >>> linear = nn.Linear(3, 2)
+        >>> _ = linear.weight.data.copy_(torch.tensor([[0.0, 2.0, 0.0], [4.0, 0.0, 5.0]]))
+        >>> sparse = SparseLinear.from_linear(linear)
+        >>> sparse.values.tolist(), sparse.columns.tolist(), sparse.rows.tolist()
+        ([2.0, 4.0, 5.0], [1, 0, 2], [0, 1, 3])
+        """
+        if not isinstance(linear, nn.Linear):
+            raise ValueError(f"SparseLinear: from_linear takes a torch.nn.Linear, got {_named(linear)}")
         weight = linear.weight.detach()
         if weight.count_nonzero() >= 2**31:
             raise ValueError(f"SparseLinear: at most 2^31 - 1 non-zeros, got {int(weight.count_nonzero())}")
@@ -112,7 +125,8 @@ class SparseLinear(nn.Module):
         """
         return _dense(self.values, self.columns, self.rows, self.in_features)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        x = input
         # What nn.Module finds by itself costs as much as the kernel for a small layer.
         parameters: dict[str, Any] = self._parameters
         buffers: dict[str, Any] = self._buffers
@@ -142,7 +156,6 @@ class SparseLinear(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, *messages: list[str]
     ) -> None:
-        # The kernel believes what it is given: a column out of range would be read from somebody else's memory.
         own = {"values": self.values, "columns": self.columns, "rows": self.rows}
         values, columns, rows = (state_dict.get(prefix + name, tensor) for name, tensor in own.items())
         wrong = _what_is_wrong(values, columns, rows, self.in_features, self.out_features)
@@ -157,6 +170,10 @@ class SparseLinear(nn.Module):
             self.values = nn.Parameter(self.values.new_zeros(values.shape), requires_grad=self.values.requires_grad)
             self.columns = self.columns.new_zeros(columns.shape)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *messages)
+
+
+def _named(value: Any) -> str:
+    return type(value).__name__ if isinstance(value, nn.Module) else repr(value)
 
 
 def _check(x: Tensor, values: Tensor, inputs: int) -> None:
@@ -180,6 +197,7 @@ def _what_is_wrong(values: Any, columns: Any, rows: Any, inputs: int, outputs: i
     elif len(columns) != count:
         wrong = f"columns must be as many as values, got {len(columns)} and {count}"
     elif not (rows.is_meta or columns.is_meta):
+        # The kernel believes what it is given: a column out of range would be read from somebody else's memory.
         if int(rows[0]) != 0 or int(rows[-1]) != count or bool((rows[1:] < rows[:-1]).any()):
             wrong = f"rows must grow from 0 to {count}"
         elif count and not 0 <= int(columns.min()) <= int(columns.max()) < inputs:
@@ -187,11 +205,41 @@ def _what_is_wrong(values: Any, columns: Any, rows: Any, inputs: int, outputs: i
     return wrong
 
 
+# Indices that were checked, by the identity of their columns, for as long as they live.
+_checked: dict[int, tuple[Any, ...]] = {}
+
+
+def _trust(values: Tensor, columns: Tensor, rows: Tensor, inputs: int) -> None:
+    """Raise an error unless these are a matrix; they are looked at once, until they are replaced or written to."""
+    known = _checked.get(id(columns))
+    if (
+        known is not None
+        and known[0]() is columns
+        and known[1]() is rows
+        and known[2] == inputs
+        and known[3] == values.shape[0]
+        and (known[4] is None or known[4] == columns._version)  # noqa: SLF001 - nothing public counts the writes
+        and (known[5] is None or known[5] == rows._version)  # noqa: SLF001
+    ):
+        return
+    wrong = _what_is_wrong(values, columns, rows, inputs, rows.shape[0] - 1)
+    if wrong:
+        raise ValueError(f"SparseLinear: {wrong} (after to_empty they are what was in memory: load_state_dict first)")
+    held = (weakref.ref(columns, functools.partial(_forget, id(columns))), weakref.ref(rows))
+    writes = (None if each.is_inference() else each._version for each in (columns, rows))  # noqa: SLF001
+    _checked[id(columns)] = (*held, inputs, len(values), *writes)
+
+
+def _forget(key: int, _: Any) -> None:
+    _checked.pop(key, None)
+
+
 # ---------------------------------------------------------------------- the product
 
 
 def _multiply(x: Tensor, values: Tensor, columns: Tensor, rows: Tensor, bias: Tensor | None) -> Tensor:
     """The product by the kernel where there is one, by the dense matrix elsewhere."""
+    _trust(values, columns, rows, x.shape[-1])
     kernel = _kernel(values.dtype, columns.dtype) if x.is_cpu and _plain(values, columns, rows, bias) else None
     if kernel is None:
         return nn.functional.linear(x, _dense(values, columns, rows, x.shape[-1]), bias)
@@ -226,7 +274,9 @@ def _plain(values: Tensor, columns: Tensor, rows: Tensor, bias: Tensor | None) -
         and columns.is_contiguous()
         and rows.is_contiguous()
         and rows.dtype == torch.int32
-        and (bias is None or (bias.dtype == values.dtype and bias.is_contiguous()))
+        and (
+            bias is None or (bias.dtype == values.dtype and bias.numel() == rows.shape[0] - 1 and bias.is_contiguous())
+        )
     )
 
 

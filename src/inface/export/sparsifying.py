@@ -7,7 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from numbers import Real
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,13 @@ class LayerChoice:
         total: all its weights.
         bytes: what the weight takes in memory, for every kind that was considered.
         seconds: what one call takes, for every size of batch and kind that was measured.
+
+    >>> import torch, inface
+    >>> linear = torch.nn.Linear(64, 32)
+    >>> _ = torch.nn.init.sparse_(linear.weight, sparsity=0.75)
+    >>> inface.export.layer_choices(linear, above=0.5)[""]  # doctest: +NORMALIZE_WHITESPACE
+    LayerChoice(kind='sparse', reason='75.0 % of the weights are zero', nonzeros=512, total=2048,
+                bytes={'dense': 8192, 'sparse': 3204}, seconds={})
     """
 
     kind: Kind
@@ -69,6 +77,9 @@ def sparsify(
         above: do not measure: layers are made sparse if at least this part of their weights is zero, 0 to 1.
         choices: do not choose: do what :func:`layer_choices` has chosen.
 
+    Raises:
+        ValueError: an argument is wrong.
+
     >>> import torch, inface
     >>> model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
     >>> _ = torch.nn.init.sparse_(model[0].weight, sparsity=0.95)
@@ -79,14 +90,20 @@ def sparsify(
       (2): Linear(in_features=32, out_features=10, bias=True)
     )
     """
+    _check_model(model)
     if choices is None:
         choices = layer_choices(model, batch=batch, above=above)
+    elif not isinstance(choices, Mapping):
+        raise ValueError(f"sparsify: choices must be what layer_choices gives, got {choices!r}")
     modules = dict(model.named_modules())
     replaced: dict[int, nn.Module] = {}
     for name, choice in choices.items():
         layer = modules.get(name)
         if not isinstance(layer, nn.Linear):
             raise ValueError(f'sparsify: choices must name Linear layers of the model, got "{name}"')
+        if not isinstance(choice, LayerChoice) or choice.kind not in get_args(Kind):
+            kinds = ", ".join(get_args(Kind))
+            raise ValueError(f'sparsify: choices["{name}"] must be a LayerChoice of kind {kinds}, got {choice!r}')
         made = _made(layer, choice.kind)
         if made is not layer:
             replaced[id(layer)] = made
@@ -104,6 +121,9 @@ def layer_choices(
         batch: as in :func:`sparsify`.
         above: as in :func:`sparsify`.
 
+    Raises:
+        ValueError: an argument is wrong.
+
     >>> import torch, inface
     >>> model = torch.nn.Sequential(torch.nn.Linear(64, 32))
     >>> _ = torch.nn.init.sparse_(model[0].weight, sparsity=0.75)
@@ -111,9 +131,10 @@ def layer_choices(
     >>> choice.kind, choice.reason
     ('dense', '75.0 % of the weights are zero, less than 90.0 %')
     """
+    _check_model(model)
     sizes = _sizes(batch)
-    if above is not None and not 0 <= above <= 1:
-        raise ValueError(f"above must be in [0, 1], got {above!r}")
+    if above is not None and (isinstance(above, bool) or not isinstance(above, Real) or not 0 <= above <= 1):
+        raise ValueError(f"above must be a number in [0, 1], got {above!r}")
     kept = _kept(model)
     return {
         name: LayerChoice("dense", kept[layer], _nonzeros(layer.weight), layer.weight.numel())
@@ -123,10 +144,15 @@ def layer_choices(
     }
 
 
+def _check_model(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"sparsify: model must be a torch.nn.Module, got {model!r}")
+
+
 def _sizes(batch: int | Iterable[int]) -> list[int]:
-    sizes = [batch] if isinstance(batch, int) else list(batch)
+    sizes = list(batch) if isinstance(batch, Iterable) else [batch]
     for size in sizes:
-        if not isinstance(size, int) or size < 1:
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ValueError(f"batch: sizes must be integers >= 1, got {size!r}")
     if not sizes:
         raise ValueError("batch: at least one size, got none")

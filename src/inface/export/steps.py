@@ -47,8 +47,12 @@ def _pointwise(wiring: Wiring, node: fx.Node) -> Flow | None:
         if place >= 0 and (other[place] > 1 or shape[axis] == 1):
             wiring.classes.tie(flows[0].ids, wiring.read(each, place).ids)
     value = varying(shape[axis])
-    if not others:
-        evaluated = _evaluated(wiring, node, {each: flow.value.clone() for each, flow in operands.items()})
+    if others:
+        wiring.spoil(node, [each.ids for each in flows], "adds or multiplies what is not constant")
+    else:
+        # In the dtype of the network: at a jump (Hardshrink, Threshold) another one may give another value.
+        values = {each: flow.value.to(wiring.graph.dtypes[each], copy=True) for each, flow in operands.items()}
+        evaluated = _evaluated(wiring, node, values)
         value = torch.where(torch.stack([flow.value.isnan() for flow in flows]).any(0), math.nan, evaluated.double())
     if node.target in PRODUCTS:
         value = torch.where(torch.stack([flow.value == 0 for flow in flows]).any(0), 0, value)
@@ -90,8 +94,12 @@ def _pool(wiring: Wiring, node: fx.Node) -> Flow | None:
     )
     padded = any(padding) if isinstance(padding, list | tuple) else padding != 0
     if average and (divisor is not None or (padded and included is not False)):
+        wiring.spoil(
+            node, [flow.ids], "averages them with a border of zeros" if padded else "divides by another number"
+        )
         return Flow(flow.axis, flow.ids, torch.where(flow.value == 0, flow.value, math.nan))
-    if not average and padded and dilation not in (1, (1,), (1, 1), (1, 1, 1)):  # a window may miss the image
+    if not average and padded and dilation not in (1, (1,), (1, 1), (1, 1, 1)):
+        wiring.spoil(node, [flow.ids], "has windows that may miss the image")
         return Flow(flow.axis, flow.ids, varying(len(flow.ids)))
     return flow
 

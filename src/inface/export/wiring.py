@@ -7,7 +7,7 @@ its width, and nothing is known about what it gives.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ class Wiring:
         layers: the steps with weights that can get smaller, in order.
         left: the steps that are not understood, and why.
         written: steps like ``view(-1, 400)``, which write down the width of their result.
+        spoiled: channels behind which a constant is none any more, and why.
     """
 
     def __init__(self, graph: Graph, rules: Rules, distrusted: frozenset[str] = frozenset()) -> None:
@@ -47,6 +48,8 @@ class Wiring:
         self.layers: list[Layer] = []
         self.left: dict[str, str] = {}
         self.written: list[fx.Node] = []
+        self.spoiled: list[tuple[Tensor, str]] = []
+        self._tensors = {name for name, _ in [*_parameters(graph.root), *_buffers(graph.root)]}
         self._rules = rules
         self._distrusted = distrusted
         self._shared = _shared(graph)
@@ -58,6 +61,20 @@ class Wiring:
     def module(self, node: fx.Node) -> nn.Module:
         """The module that a step calls."""
         return self.graph.root.get_submodule(str(node.target))
+
+    def name(self, node: fx.Node) -> str:
+        """What its user calls a step: its module, or the one whose weights it takes, or its place in ``forward``."""
+        if node.op == "call_module":
+            return str(node.target)
+        held = [each for each in (node, *node.all_input_nodes) if self._is_tensor(each)]
+        if held:
+            return _owner(held[0]) or str(held[0].target)
+        inside = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
+        return ".".join(filter(None, (*inside[-1:], node.name)))
+
+    def spoil(self, node: fx.Node, ids: list[Tensor], why: str) -> None:
+        """Remember why a constant is none any more behind a step."""
+        self.spoiled += [(each, f"{self.name(node)} {why}") for each in ids]
 
     def shape(self, node: fx.Node) -> tuple[int, ...]:
         """The shape of what a step gives; Unknown if that is no tensor."""
@@ -73,7 +90,9 @@ class Wiring:
         if flow is not None:
             self.classes.pin(flow.ids, "read along another dimension")
         ids = self.classes.new(self.shape(node)[axis])
-        self.classes.pin(ids, "tied to the network's input" if node.op == "placeholder" else f"tied to {node.name}")
+        self.classes.pin(
+            ids, "tied to the network's input" if node.op == "placeholder" else f"tied to {self.name(node)}"
+        )
         return Flow(axis, ids, varying(len(ids)))
 
     def layer(
@@ -94,13 +113,18 @@ class Wiring:
         if node.op == "output":
             for each in read:
                 self.classes.pin(each.ids, "an output of the network")
+        if node.op == "get_attr":
+            self._note(node)
         if not node.op.startswith("call_"):
             return None
         try:
             flow = self._understand(node)
         except Unknown as why:
-            name = str(node.target) if node.op == "call_module" else node.name
-            weighted = node.op == "call_module" and any(True for _ in self.module(node).parameters())
+            name = self.name(node)
+            if node.op == "call_module":
+                weighted = any(True for _ in self.module(node).parameters())
+            else:
+                weighted = any(self._is_tensor(each) for each in node.all_input_nodes)
             is_output = not weighted and self._ends(node)
             for each in read:
                 self.classes.pin(each.ids, "an output of the network" if is_output else f"read by {name}")
@@ -111,6 +135,28 @@ class Wiring:
             self.classes.pin(flow.ids, "changed in place while others read it")
             return Flow(flow.axis, flow.ids, varying(len(flow.ids)))
         return flow
+
+    def _note(self, node: fx.Node) -> None:
+        """List whose parameter it is that ``forward`` takes itself: it stays, whatever becomes of it."""
+        found = dict(_parameters(self.graph.root)).get(str(node.target))
+        if found is None or found.numel() == 1:  # a single number is in nobody's way
+            return
+        owner = _owner(node)
+        module = self.graph.root.get_submodule(owner)
+        attribute = str(node.target).removeprefix(f"{owner}.")
+        if type(module) in self._rules.layers:
+            why = "forward uses its weights directly"
+        elif not owner:
+            why = "forward uses it directly"
+        elif any(True for child in module.children() for _ in child.parameters()):
+            why = f"forward uses {attribute} directly"
+        else:
+            why = f"{type(module).__name__} is not understood"
+        self.left.setdefault(self.name(node), why)
+
+    def _is_tensor(self, node: fx.Node) -> bool:
+        """Whether a step takes a parameter or buffer of the network."""
+        return node.op == "get_attr" and str(node.target) in self._tensors
 
     def _ends(self, node: fx.Node) -> bool:
         """Whether a step only gives the network's output another form, like a softmax."""
@@ -192,11 +238,23 @@ def finite(value: Tensor) -> Tensor:
     return torch.where(value.isfinite(), value, math.nan)
 
 
+def _owner(node: fx.Node) -> str:
+    """The module that holds the tensor that a step takes; empty if the network does itself."""
+    return str(node.target).rpartition(".")[0]
+
+
+def _parameters(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return root.named_parameters(remove_duplicate=False)
+
+
+def _buffers(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return root.named_buffers(remove_duplicate=False)
+
+
 def _shared(graph: Graph) -> dict[str, str]:
     """Modules whose tensors somebody else uses too, and who."""
     owners: dict[int, list[str]] = {}
-    holders = [graph.root.named_parameters(remove_duplicate=False), graph.root.named_buffers(remove_duplicate=False)]
-    for name, tensor in (pair for each in holders for pair in each):
+    for name, tensor in [*_parameters(graph.root), *_buffers(graph.root)]:
         owners.setdefault(id(tensor), []).append(name.rpartition(".")[0])
     calls: dict[str, int] = {}
     shared: dict[str, str] = {}
@@ -204,7 +262,7 @@ def _shared(graph: Graph) -> dict[str, str]:
         if node.op == "call_module":
             calls[str(node.target)] = calls.get(str(node.target), 0) + 1
         elif node.op == "get_attr":
-            shared[str(node.target).rpartition(".")[0]] = "forward uses its weights directly"
+            shared[_owner(node)] = "forward uses its weights directly"
     shared |= {name: f"it is used {count} times" for name, count in calls.items() if count > 1}
     for names in owners.values():
         shared |= dict.fromkeys(names, "its weights are also those of another layer") if len(names) > 1 else {}
