@@ -16,7 +16,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 from inface.export import load_network, load_sparse, save_onnx, save_program, save_sparse
-from inface.export.architecture import Network, describe
 from inface.export.coding import decode, encode
 from inface.sparsity import hard_threshold
 
@@ -235,57 +234,6 @@ def test_other_files_are_named(tmp_path):
     (tmp_path / "long").write_bytes(struct.pack("<Q", 1 << 62) + b"{}")
     with pytest.raises(ValueError, match="damaged or not a safetensors file"):
         load_sparse(tmp_path / "long")
-
-
-LINEAR = {"kind": "Linear", "in_features": 1, "out_features": 1}
-STEP = {"layer": "a", "of": [{"value": 0}]}
-
-
-@pytest.mark.parametrize(
-    ("architecture", "reason"),
-    [
-        ({"layers": {"a": {"kind": "__import__"}}, "steps": [], "output": {"value": 0}}, "kind '__import__'"),
-        ({"layers": {"a": {**LINEAR, "device": {}}}, "steps": [], "output": {"value": 0}}, "device {}, wanted numbers"),
-        ({"layers": {"a": {**LINEAR, "spam": 1}}, "steps": [], "output": {"value": 0}}, "unexpected keyword"),
-        ({"layers": {"": LINEAR}, "steps": [], "output": {"value": 0}}, "layer ''"),
-        ({"layers": {"forward": LINEAR}, "steps": [], "output": {"value": 0}}, "layer 'forward'"),
-        ({"layers": {}, "steps": [STEP], "output": {"value": 0}}, "'a', wanted a layer that is there"),
-        ({"layers": {}, "steps": [{"operation": "eval", "of": ["1"]}], "output": {"value": 0}}, "'eval', wanted"),
-        (
-            {"layers": {"a": LINEAR}, "steps": [{**STEP, "of": [{"value": 1}]}], "output": {"value": 0}},
-            "value from 0 to 0",
-        ),
-        ({"layers": {"a": LINEAR}, "steps": [STEP], "output": {"value": 2}}, "value from 0 to 1"),
-        ({"layers": {"a": LINEAR}, "steps": [STEP]}, "None, wanted a value from 0 to 1"),
-        ({"layers": {"a": {**LINEAR, "out_features": -1}}, "steps": [], "output": {"value": 0}}, "layer 'a'"),
-        ([], "layers: wanted a dict"),
-    ],
-)
-def test_an_architecture_that_is_none_is_refused(architecture, reason):
-    with pytest.raises(ValueError, match=reason):
-        Network(architecture)
-
-
-def test_a_huge_architecture_allocates_nothing():
-    layers = {"a": {"kind": "Linear", "in_features": 10**6, "out_features": 10**6}}
-    network = Network({"layers": layers, "steps": [STEP], "output": {"value": 1}})
-    assert network.get_submodule("a").weight.is_meta
-
-
-def test_describing_a_described_network_changes_nothing():
-    architecture = describe(Residual())
-    again = Network(json.loads(json.dumps(architecture)))
-    assert [name for name, _ in again.named_parameters()] == [name for name, _ in Residual().named_parameters()]
-    assert describe(nn.Sequential(nn.Conv2d(1, 2, (3, 5), padding="same", bias=False)))["layers"]["0"] == {
-        "kind": "Conv2d",
-        "in_channels": 1,
-        "out_channels": 2,
-        "kernel_size": [3, 5],
-        "stride": [1, 1],
-        "padding": "same",
-        "dilation": [1, 1],
-        "bias": False,
-    }
 
 
 # ---------------------------------------------------------------------- other runtimes
