@@ -19,7 +19,7 @@ from torch.nn.utils import prune
 from inface.export import SparseLinear, compact, load_network, load_sparse, save_dense, save_sparse
 from inface.export.architecture import Network, describe
 from inface.export.plan import RULES
-from inface.export.vocabulary import DROPOUTS, KNOWN, LAYERS, arguments
+from inface.export.vocabulary import BINARY, DROPOUTS, KNOWN, LAYERS, OPERATIONS, arguments
 
 
 def network(forward, **layers):
@@ -41,7 +41,9 @@ def linear():
 
 def same(one, other):
     if isinstance(one, Tensor):
-        return torch.equal(one, other)
+        return isinstance(other, Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, int):
+        return one == other
     return type(one) is type(other) and all(same(*pair) for pair in zip(one, other, strict=True))
 
 
@@ -264,6 +266,25 @@ def test_every_kind_of_step_comes_back(tmp_path, name):
     check(network(lambda self, x: STEPS[name](self.a(x)), a=linear()), tmp_path, torch.randn(2, 4, 4))
 
 
+def test_all_that_is_taken_for_an_operation_does_the_same():
+    arguments_of = {"threshold": (0.5, 2.0), "clamp": (0.4, 0.6), "permute": ((0, 2, 1),), "transpose": (1, 2)}
+    arguments_of |= dict.fromkeys(("reshape", "view"), ((-1, 2),))
+    arguments_of |= dict.fromkeys(("softmax", "log_softmax", "unsqueeze", "split", "chunk"), (1,))
+    arguments_of |= {"getitem": (0,), "pad": ((1, 1),), "interpolate": (3,), "softmin": (1,)}
+    for target, (name, _) in KNOWN.items():
+        function = getattr(Tensor, target) if isinstance(target, str) else target
+        tensor = torch.rand(2, 4, 4, generator=torch.Generator().manual_seed(0))
+        args = (tensor, *arguments_of.get(name, ()))
+        if name in BINARY:
+            args = (tensor, tensor.clone())
+        elif "pool" in name:
+            args = (tensor if name.endswith("1d") else tensor.expand([2] * (int(name[-2]) - 1) + [2, 4, 4]), 2)
+        elif name in ("cat", "stack"):
+            args = ([tensor, tensor],)
+        again = copy.deepcopy(args)
+        assert same(OPERATIONS[name](*again), function(*args)), target
+
+
 def test_what_compact_understands_can_be_saved():
     assert {*RULES.layers, *RULES.modules} <= set(LAYERS.values())
     assert {each for each in RULES.functions if each not in (getattr, len)} <= {*KNOWN, *DROPOUTS}
@@ -314,7 +335,9 @@ def test_a_step_in_place_on_a_tensor_that_nobody_reads_again_comes_back(tmp_path
         h += identity
         h = self.relu(h)
         h *= 2
-        return functional.relu(h.relu_(), inplace=True).view(count, -1)
+        rows, columns = h.shape
+        rows *= columns
+        return functional.relu(h.relu_(), inplace=True).view(count, columns).view(rows)
 
     layers = {"a": linear(), "b": linear(), "norm": nn.BatchNorm1d(4), "relu": nn.ReLU(inplace=True)}
     check(network(forward, **layers), tmp_path)
@@ -406,6 +429,10 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
 
 
 def test_what_cannot_be_told_is_refused_by_name(tmp_path):
+    def autocast(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.a(x)
+
     weight = nn.Parameter(torch.ones(4, 4))
     refused(network(lambda self, x: self.a(x) @ self.w, a=linear(), w=weight), "uses w outside of a layer", tmp_path)
     constant = network(lambda self, x: self.a(x) + torch.ones(4), a=linear())
@@ -416,6 +443,7 @@ def test_what_cannot_be_told_is_refused_by_name(tmp_path):
     refused(network(lambda self, x: torch.add(x, x, alpha=2), a=linear()), "does add with alpha", tmp_path)
     refused(network(lambda self, x: {"x": x}, a=linear()), "the output: has .* in it", tmp_path)
     refused(network(lambda self, x: None, a=linear()), "returns None", tmp_path)
+    refused(network(autocast, a=linear()), "uses torch.autocast", tmp_path)
     refused(nn.Sequential(SparseLinear.from_linear(linear())), "0: is a SparseLinear; .* before sparsify", tmp_path)
 
 
@@ -499,6 +527,8 @@ def test_describing_a_described_network_changes_nothing():
 
 
 def test_a_layer_is_told_by_the_arguments_that_make_it():
+    norm = {"kind": "BatchNorm1d", "num_features": 3, "affine": False}
+    assert describe(nn.Sequential(nn.BatchNorm1d(3, affine=False)))["layers"]["0"] == norm
     assert describe(nn.Sequential(nn.Conv2d(1, 2, (3, 5), padding="same", bias=False)))["layers"]["0"] == {
         "kind": "Conv2d",
         "in_channels": 1,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.prune import BasePruningMethod
 
@@ -122,6 +123,15 @@ class _Refused(ValueError):  # noqa: N818 (an answer more than an error)
 
 
 class _Tracer(fx.Tracer):
+    def __init__(self) -> None:
+        super().__init__()
+        self._autocast = _autocast()
+
+    def create_node(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        if _autocast() != self._autocast:
+            raise _Refused(f"{type(self.root).__name__}: its forward uses torch.autocast, wanted one that does not")
+        return super().create_node(kind, target, *args, **kwargs)
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m) in (*LAYERS.values(), SparseLinear) or super().is_leaf_module(m, module_qualified_name)
 
@@ -138,6 +148,10 @@ class _Tracer(fx.Tracer):
             name = next((name for name, tensor in holders if tensor is a), "a tensor of its own")
             raise _Refused(f"{type(self.root).__name__}: uses {name} outside of a layer")
         return super().create_arg(a)
+
+
+def _autocast() -> list[bool]:
+    return [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")]
 
 
 def _followed(model: nn.Module) -> fx.Graph:
@@ -253,8 +267,8 @@ def _layer(name: str, layer: nn.Module) -> dict[str, Any]:
     told: dict[str, Any] = {"kind": kind}
     for key in arguments(kind):
         value = getattr(layer, key)
-        if isinstance(value, Tensor) or key == "bias":
-            value = value is not None
+        if key == "bias":  # a layer without weights has none anyway, and older versions do not know the word there
+            value = value is not None or layer.weight is None
         if value != inspect.signature(LAYERS[kind]).parameters[key].default:
             is_list = isinstance(value, list | tuple)
             told[key] = [_constant(each, name) for each in value] if is_list else _constant(value, name)
@@ -268,7 +282,12 @@ def _check_writes(graph: fx.Graph, model: nn.Module) -> None:
     """Refuse a step that works in place on a tensor that is read again: made anew, it would not be changed there."""
     order = {node: number for number, node in enumerate(graph.nodes)}
     memory: dict[fx.Node, set[fx.Node]] = {}  # the steps before that may have given the same memory
+    numbers: set[fx.Node] = set()  # sizes, and what is calculated with them
     for node in graph.nodes:
+        if _name(node) in SIZES or (node.all_input_nodes and numbers.issuperset(node.all_input_nodes)):
+            numbers.add(node)
+            memory[node] = {node}
+            continue
         writes = _writes(node, model)
         sources = node.all_input_nodes if _is_view(node, model) else []
         if writes:

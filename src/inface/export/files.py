@@ -21,12 +21,9 @@ __all__ = ["load_network", "load_sparse", "save_dense", "save_sparse"]
 
 FORMAT = "1"
 LIMIT = 1 << 33  # bytes of all tensors once they are dense
-DTYPES = {
-    str(kind).removeprefix("torch."): kind for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-}
-DTYPES |= {
-    str(kind).removeprefix("torch."): kind for kind in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.bool)
-}
+FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+DTYPES = {str(kind).removeprefix("torch."): kind for kind in (*FLOATING, *WHOLE)}
 
 Values = Literal["exact", "float16"]
 

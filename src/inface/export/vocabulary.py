@@ -102,14 +102,15 @@ def _known() -> dict[Any, tuple[str, bool]]:
     found: dict[Any, tuple[str, bool]] = {operator.getitem: ("getitem", False)}
     for called, name in {**{name: name for name in OPERATIONS}, **ALIASES}.items():
         homes = (torch, functional, *((operator,) if name in OPERATORS else ()))
-        found |= {getattr(home, called): (name, False) for home in homes if hasattr(home, called)}
-        if hasattr(Tensor, called):
+        found |= {getattr(home, called): (name, False) for home in homes if callable(getattr(home, called, None))}
+        if callable(getattr(Tensor, called, None)):
             found[called] = (name, False)
         if called in UNARY.split() or name in OPERATORS:
             places = [(home, f"{called}_") for home in homes] + [(operator, f"i{called}")]
             found |= {getattr(home, place): (name, True) for home, place in places if hasattr(home, place)}
             if hasattr(Tensor, f"{called}_"):
                 found[f"{called}_"] = (name, True)
+    del found[torch.adaptive_max_pool1d]  # the only one that gives something else than its namesake: indices too
     return found
 
 
