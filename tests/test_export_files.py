@@ -107,14 +107,20 @@ def test_a_tensor_that_float16_cannot_hold_is_not_rounded(tmp_path):
     norm = nn.BatchNorm1d(3)
     norm.running_var.fill_(1e5)
     norm.weight.data = torch.tensor([0.1, float("inf"), float("nan")])
-    norm.running_mean.copy_(torch.tensor([1e-9, 0.1, 0.0]))
+    norm.running_mean.copy_(torch.tensor([1e-9, -4e-5, 0.0]))
     norm.bias.data = torch.tensor([65504.0, 6e-8, 1 / 3])
     save_sparse(norm, tmp_path / "x", values="float16", architecture=False)
     again = load_sparse(tmp_path / "x")
     assert torch.equal(again["running_var"], norm.running_var)
     assert torch.equal(again["running_mean"], norm.running_mean)
     assert torch.equal(again["bias"], norm.bias.data.half().float())
+    assert torch.equal(again["num_batches_tracked"], norm.num_batches_tracked)
     assert torch.equal(again["weight"].nan_to_num(7), norm.weight.data.half().float().nan_to_num(7))
+
+
+def test_a_tiny_number_beside_others_is_rounded_and_does_not_vanish(tmp_path):
+    save_sparse({"x": torch.tensor([1e-9, -1e-9, 1 / 3, 0.0])}, tmp_path / "x", values="float16")
+    assert load_sparse(tmp_path / "x")["x"].tolist() == [2**-24, -(2**-24), torch.tensor(1 / 3).half().item(), 0.0]
 
 
 @given(
@@ -130,6 +136,9 @@ def test_rounding_makes_nothing_infinite_and_no_number_zero(tmp_path_factory, nu
     assert torch.equal(again.isfinite(), tensor.isfinite())
     assert torch.equal(again == 0, tensor == 0)
     assert torch.equal(again.isnan(), tensor.isnan())
+    finite = tensor.isfinite()
+    lost = (again - tensor)[finite].double().abs()
+    assert not finite.any() or lost.max() <= 2**-10 * tensor[finite].double().abs().max()
 
 
 def test_a_tensor_of_two_names_is_written_once(tmp_path):

@@ -45,8 +45,8 @@ def save_sparse(
         model: a network, or its state dict.
         path: the file; it is written beside it first and then put in its place.
         values: ``"exact"``: every number comes back as it was, but ``-0.0`` may come back as ``0.0``. ``"float16"`` rounds
-            floating-point values to it: half the bytes. A tensor with a number that would become infinite (above 65504)
-            or a non-zero that would become 0 (below 3e-8) is not rounded.
+            floating-point values to it: half the bytes. A tensor with a number that would become infinite (above 65504),
+            or without one above 6e-5, is not rounded; a number below 6e-8 beside larger ones becomes that, not 0.
         architecture: whether the file says how the network is built, so that :func:`load_network` needs no Python class.
             A state dict has no architecture.
 
@@ -236,13 +236,18 @@ def _packed(tensor: Tensor, values: Values) -> tuple[dict[str, Any], dict[str, T
 
 
 def _narrow(flat: Tensor, values: Values) -> Tensor:
-    """The values as float16: if nothing is lost, or if they are to be and none becomes infinite or 0."""
+    """The values as float16: if nothing is lost, or if they are to be and the tensor is in its range."""
     if not flat.is_floating_point() or flat.dtype == torch.bfloat16:
         return flat.clone()  # safetensors refuses tensors that share memory
     narrow = flat.to(torch.float16, copy=True)
-    fits = (flat.isinf() == narrow.isinf()) & ((flat == 0) == (narrow == 0))
-    rounded = values == "float16" and bool(fits.all())
-    return narrow if rounded or torch.equal(narrow.to(flat.dtype), flat) else flat.clone()
+    if torch.equal(narrow.to(flat.dtype), flat):
+        return narrow
+    largest = flat[flat.isfinite()].abs().amax() if flat.isfinite().any() else flat.new_zeros(())
+    # From the smallest normal number on, a tiny value loses about as much as the largest one does.
+    if values == "exact" or largest < 2**-14 or not torch.equal(narrow.isinf(), flat.isinf()):
+        return flat.clone()
+    smallest = torch.full_like(narrow, 2**-24).copysign(narrow)
+    return torch.where((narrow == 0) & (flat != 0), smallest, narrow)
 
 
 def _read(path: Path, limit: int) -> tuple[dict[str, Tensor], Any, bool]:
