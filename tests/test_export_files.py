@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import nn
 
-from inface.export import load_network, load_sparse, save_onnx, save_program, save_sparse
-from inface.export.architecture import Network, describe
+from inface.export import load_network, load_sparse, save_dense, save_onnx, save_program, save_sparse
 from inface.export.coding import decode, encode
 from inface.sparsity import hard_threshold
 
@@ -72,7 +71,7 @@ def test_the_coding_is_the_smallest(part, coding):
 
 SHAPES = st.lists(st.integers(0, 5), max_size=4)
 KINDS = st.sampled_from(
-    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]
 )
 
 
@@ -95,6 +94,62 @@ def test_infinities_and_not_a_number_come_back(tmp_path):
     save_sparse({"x": tensor}, tmp_path / "x")
     assert torch.equal(load_sparse(tmp_path / "x")["x"], tensor) is False  # NaN is not equal to itself
     assert torch.equal(load_sparse(tmp_path / "x")["x"].nan_to_num(7), tensor.nan_to_num(7))
+
+
+def test_the_sign_of_a_zero_is_the_only_thing_that_may_be_lost(tmp_path):
+    tensor = torch.tensor([-0.0, 1.5, -3.25, 1e-30] + [-0.0] * 100)
+    save_sparse({"x": tensor}, tmp_path / "x")
+    again = load_sparse(tmp_path / "x")["x"]
+    assert torch.equal(again, tensor)
+    assert again.signbit().tolist()[1:4] == [False, True, False]
+
+
+def test_a_tensor_that_float16_cannot_hold_is_not_rounded(tmp_path):
+    norm = nn.BatchNorm1d(3)
+    norm.running_var.fill_(1e5)
+    norm.weight.data = torch.tensor([0.1, float("inf"), float("nan")])
+    norm.running_mean.copy_(torch.tensor([1e-9, -4e-5, 0.0]))
+    norm.bias.data = torch.tensor([65504.0, 6e-8, 1 / 3])
+    save_sparse(norm, tmp_path / "x", values="float16", architecture=False)
+    again = load_sparse(tmp_path / "x")
+    assert torch.equal(again["running_var"], norm.running_var)
+    assert torch.equal(again["running_mean"], norm.running_mean)
+    assert torch.equal(again["bias"], norm.bias.data.half().float())
+    assert torch.equal(again["num_batches_tracked"], norm.num_batches_tracked)
+    assert torch.equal(again["weight"].nan_to_num(7), norm.weight.data.half().float().nan_to_num(7))
+
+
+def test_a_tiny_number_beside_others_is_rounded_and_does_not_vanish(tmp_path):
+    save_sparse({"x": torch.tensor([1e-9, -1e-9, 1 / 3, 0.0])}, tmp_path / "x", values="float16")
+    assert load_sparse(tmp_path / "x")["x"].tolist() == [2**-24, -(2**-24), torch.tensor(1 / 3).half().item(), 0.0]
+
+
+@given(
+    numbers=st.lists(st.floats(width=32), max_size=30),
+    zeros=st.integers(0, 300),
+    kind=st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]),
+)
+def test_rounding_makes_nothing_infinite_and_no_number_zero(tmp_path_factory, numbers, zeros, kind):
+    tensor = torch.tensor([*numbers] + [0.0] * zeros, dtype=torch.float64).to(kind)
+    file = tmp_path_factory.mktemp("files") / "x"
+    save_sparse({"x": tensor}, file, values="float16")
+    again = load_sparse(file)["x"]
+    assert torch.equal(again.isfinite(), tensor.isfinite())
+    assert torch.equal(again == 0, tensor == 0)
+    assert torch.equal(again.isnan(), tensor.isnan())
+    finite = tensor.isfinite()
+    lost = (again - tensor)[finite].double().abs()
+    assert not finite.any() or lost.max() <= 2**-10 * tensor[finite].double().abs().max()
+
+
+def test_a_tensor_of_two_names_is_written_once(tmp_path):
+    tensor, part = torch.randn(1000), torch.randn(10)
+    state = {"a": tensor, "b": tensor.detach(), "c": tensor[:10], "d": part, "e": part.view(2, 5), "f": torch.zeros(0)}
+    assert save_sparse(state, tmp_path / "x") < 4 * 1000 + 1500
+    again = load_sparse(tmp_path / "x")
+    assert list(again) == list(state)
+    assert all(torch.equal(again[name], each) for name, each in state.items())
+    assert again["a"] is again["b"]
 
 
 def test_a_perceptron_with_5_percent_of_its_edges_takes_a_twelfth_of_the_bytes(tmp_path):
@@ -157,6 +212,58 @@ def test_wrong_arguments_write_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+class Counting(nn.Module):
+    """A module with state that is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+
+    def get_extra_state(self):
+        return {"calls": 3}
+
+    def set_extra_state(self, state):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "reason"),
+    [
+        ("abc", TypeError, "model: wanted a network or a state dict, got a str"),
+        (None, TypeError, "model: wanted a network or a state dict, got a NoneType"),
+        ({"a": 3}, ValueError, "a: is of the type int, wanted a tensor"),
+        ({3: torch.ones(1)}, ValueError, "3: is the name of a tensor, wanted a string"),
+        (
+            {"a": torch.ones(1).to_sparse()},
+            ValueError,
+            r"a: is torch.float32 \(torch.sparse_coo\), wanted a dense tensor",
+        ),
+        ({"a": torch.ones(1, device="meta")}, ValueError, "a: has no values yet"),
+        (nn.Sequential(nn.LazyLinear(3)), ValueError, "0.weight: has no values yet"),
+        (Counting(), ValueError, r"_extra_state: is of the type dict \(extra state of a module\), wanted a tensor"),
+    ],
+)
+def test_what_holds_no_tensors_is_named(tmp_path, model, error, reason):
+    with pytest.raises(error, match=reason):
+        save_sparse(model, tmp_path / "x", architecture=False)
+    with pytest.raises((TypeError, ValueError), match="wanted"):
+        save_dense(model, tmp_path / "x")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("save", [save_sparse, save_dense])
+def test_a_place_that_cannot_be_written_is_named(tmp_path, save):
+    model = nn.Sequential(nn.Linear(2, 2))
+    with pytest.raises(FileNotFoundError, match=r"cannot be written: No such file or directory: '.*/nothing/model'"):
+        save(model, tmp_path / "nothing" / "model")
+    with pytest.raises(OSError, match=f"cannot be written: Is a directory: '{tmp_path}'"):
+        save(model, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 # ---------------------------------------------------------------------- damage and malice
 
 
@@ -213,7 +320,11 @@ NUMBER = torch.ones(1)
         ({"w": {"shape": [2], "dtype": "float32", "coding": "gaps8"}}, "gaps that end behind the last of 2"),
         ({"w": {"shape": [9], "dtype": "float32", "coding": "bitmap"}}, "a bitmap of 1 bytes, wanted 2"),
         ({"v": {"shape": [1], "dtype": "float32"}}, "values:v"),
-        ({"w": 3}, "damaged"),
+        ({"w": {"shape": [0, 10**30], "dtype": "float32"}}, "would take"),
+        ({"w": {"same": "w"}}, "w: the same as w, wanted a tensor of the file"),
+        ({"w": {"same": "v"}}, "w: the same as v, wanted a tensor of the file"),
+        ({"w": {"same": []}}, "damaged"),
+        ({"w": 3}, "w: wanted an object, got int"),
         ([], "wanted an object, got list"),
     ],
 )
@@ -222,6 +333,95 @@ def test_a_file_that_lies_is_refused(tmp_path, told, reason):
     path = crafted(tmp_path / "w", {"values:w": NUMBER, "positions:w": code}, {"tensors": told})
     with pytest.raises(ValueError, match=reason):
         load_sparse(path)
+
+
+@pytest.mark.parametrize("coding", ["bitmap", "gaps8", "gaps16"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        torch.tensor([5, -100]),
+        torch.tensor([5, -3]),
+        torch.tensor([5, 3], dtype=torch.int8),
+        torch.tensor([float("nan"), 1.0]),
+        torch.tensor([[5, 3]], dtype=torch.uint8),
+        torch.tensor([[5, 3]], dtype=torch.uint16),
+        torch.tensor(5, dtype=torch.uint8),
+        torch.tensor([True, False]),
+    ],
+)
+def test_positions_of_another_kind_are_refused(tmp_path, coding, code):
+    told = {"w": {"shape": [16], "dtype": "float32", "coding": coding}}
+    path = crafted(tmp_path / "w", {"values:w": torch.ones(2), "positions:w": code}, {"tensors": told})
+    with pytest.raises(ValueError, match=r"positions of torch\..* dimensions, wanted a list of torch.uint"):
+        load_sparse(path)
+
+
+ODD = st.sampled_from(
+    [None, True, -1, 0, 1, 3, 255, 10**30, 0.5, "", "w", "v", "float32", "bool", "gaps8", "bitmap", [], {}]
+)
+TOLD = st.dictionaries(
+    st.sampled_from(["w", "v", "u"]),
+    st.fixed_dictionaries(
+        {"shape": st.lists(st.sampled_from([0, 1, 2, 3, 16, 1 << 40, 1 << 62, -1]), max_size=3) | ODD},
+        optional={
+            "dtype": st.sampled_from(["float32", "float64", "int64", "bool", "uint8"]) | ODD,
+            "coding": st.sampled_from(["bitmap", "gaps8", "gaps16"]) | ODD,
+            "same": ODD,
+        },
+    )
+    | ODD,
+)
+STORED = st.sampled_from([torch.uint8, torch.uint16, torch.int64, torch.float32, torch.float16, torch.bool])
+
+
+@given(data=st.data(), told=TOLD)
+def test_a_crafted_file_is_read_or_refused(tmp_path_factory, data, told):
+    tensors = {}
+    for name in ("values:w", "positions:w", "values:v", "positions:v"):
+        numbers = data.draw(st.lists(st.sampled_from([0, 1, 2, 7, 255]), max_size=3))
+        tensors[name] = torch.tensor(numbers).to(data.draw(STORED))
+    path = crafted(tmp_path_factory.mktemp("crafted") / "w", tensors, {"tensors": told})
+    try:
+        for name, tensor in load_sparse(path, limit=1 << 20).items():
+            each = told[told[name].get("same", name)]
+            assert list(tensor.shape) == each["shape"]
+            assert str(tensor.dtype) == f"torch.{each['dtype']}"
+    except ValueError as error:
+        assert str(error).startswith(f"{path}: ")  # noqa: PT017 (reading is right too)
+
+
+def test_a_header_that_says_nothing_is_read_as_one_without_metadata(tmp_path):
+    header = json.dumps({"__metadata__": None, "x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "x").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    with pytest.raises(ValueError, match="is not a file of save_sparse"):
+        load_sparse(tmp_path / "x")
+    with pytest.raises(ValueError, match="has no architecture"):
+        load_network(tmp_path / "x")
+
+
+LINEAR = {"kind": "Linear", "in_features": 1, "out_features": 1, "bias": False}
+
+
+@pytest.mark.parametrize(
+    ("layer", "tensors", "more", "reason"),
+    [
+        ({}, {"a.weight": torch.ones(1, 1), "b": NUMBER}, {}, "tensors that nothing tells of: b"),
+        ({}, {"a.weight": torch.ones(1, 1)}, {"unused": ["b"]}, "tensors that nothing tells of: b"),
+        ({}, {"a.weight": torch.ones(1, 1)}, {"unused": 3}, "not iterable"),
+        ({}, {"a.weight": torch.ones(1, 1)}, {"unused": [[]]}, "unhashable"),
+        ({}, {"a.weight": torch.ones(1, 2)}, {}, r"a.weight: is torch.float32 of the shape \(1, 2\), wanted"),
+        ({}, {"a.weight": torch.ones(1, 1).to(torch.int64)}, {}, "a.weight: is torch.int64"),
+        ({}, {}, {}, "a.weight: is not there"),
+        ({}, {"a.weight": torch.ones(1, 1), "a.mask": NUMBER}, {"unused": ["a.mask"]}, "a.mask: is a tensor that its"),
+        ({"device": "cpu", "in_features": 20000}, {}, {}, "'device', wanted one of in_features"),
+        ({"device": "cuda"}, {}, {}, "'device', wanted one of in_features"),
+    ],
+)
+def test_a_network_that_does_not_fit_its_tensors_is_refused(tmp_path, layer, tensors, more, reason):
+    architecture = {"layers": {"a": {**LINEAR, **layer}}, "steps": [], "output": {"value": 0}, **more}
+    save_file(tensors or {"b": NUMBER}, tmp_path / "x", {"architecture": json.dumps(architecture)})
+    with pytest.raises(ValueError, match=reason):
+        load_network(tmp_path / "x")
 
 
 def test_other_files_are_named(tmp_path):
@@ -236,57 +436,6 @@ def test_other_files_are_named(tmp_path):
     (tmp_path / "long").write_bytes(struct.pack("<Q", 1 << 62) + b"{}")
     with pytest.raises(ValueError, match="damaged or not a safetensors file"):
         load_sparse(tmp_path / "long")
-
-
-LINEAR = {"kind": "Linear", "in_features": 1, "out_features": 1}
-STEP = {"layer": "a", "of": [{"value": 0}]}
-
-
-@pytest.mark.parametrize(
-    ("architecture", "reason"),
-    [
-        ({"layers": {"a": {"kind": "__import__"}}, "steps": [], "output": {"value": 0}}, "kind '__import__'"),
-        ({"layers": {"a": {**LINEAR, "device": {}}}, "steps": [], "output": {"value": 0}}, "device {}, wanted numbers"),
-        ({"layers": {"a": {**LINEAR, "spam": 1}}, "steps": [], "output": {"value": 0}}, "unexpected keyword"),
-        ({"layers": {"": LINEAR}, "steps": [], "output": {"value": 0}}, "layer ''"),
-        ({"layers": {"forward": LINEAR}, "steps": [], "output": {"value": 0}}, "layer 'forward'"),
-        ({"layers": {}, "steps": [STEP], "output": {"value": 0}}, "'a', wanted a layer that is there"),
-        ({"layers": {}, "steps": [{"operation": "eval", "of": ["1"]}], "output": {"value": 0}}, "'eval', wanted"),
-        (
-            {"layers": {"a": LINEAR}, "steps": [{**STEP, "of": [{"value": 1}]}], "output": {"value": 0}},
-            "value from 0 to 0",
-        ),
-        ({"layers": {"a": LINEAR}, "steps": [STEP], "output": {"value": 2}}, "value from 0 to 1"),
-        ({"layers": {"a": LINEAR}, "steps": [STEP]}, "None, wanted a value from 0 to 1"),
-        ({"layers": {"a": {**LINEAR, "out_features": -1}}, "steps": [], "output": {"value": 0}}, "layer 'a'"),
-        ([], "layers: wanted a dict"),
-    ],
-)
-def test_an_architecture_that_is_none_is_refused(architecture, reason):
-    with pytest.raises(ValueError, match=reason):
-        Network(architecture)
-
-
-def test_a_huge_architecture_allocates_nothing():
-    layers = {"a": {"kind": "Linear", "in_features": 10**6, "out_features": 10**6}}
-    network = Network({"layers": layers, "steps": [STEP], "output": {"value": 1}})
-    assert network.get_submodule("a").weight.is_meta
-
-
-def test_describing_a_described_network_changes_nothing():
-    architecture = describe(Residual())
-    again = Network(json.loads(json.dumps(architecture)))
-    assert [name for name, _ in again.named_parameters()] == [name for name, _ in Residual().named_parameters()]
-    assert describe(nn.Sequential(nn.Conv2d(1, 2, (3, 5), padding="same", bias=False)))["layers"]["0"] == {
-        "kind": "Conv2d",
-        "in_channels": 1,
-        "out_channels": 2,
-        "kernel_size": [3, 5],
-        "stride": [1, 1],
-        "padding": "same",
-        "dilation": [1, 1],
-        "bias": False,
-    }
 
 
 # ---------------------------------------------------------------------- other runtimes

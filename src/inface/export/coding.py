@@ -13,6 +13,7 @@ Coding = Literal["bitmap", "gaps8", "gaps16"]
 
 CODINGS: tuple[Coding, ...] = ("bitmap", "gaps8", "gaps16")
 GAPS = {"gaps8": (torch.uint8, 2**8 - 1), "gaps16": (torch.uint16, 2**16 - 1)}
+KINDS = {"bitmap": torch.uint8, **{coding: kind for coding, (kind, _) in GAPS.items()}}
 
 
 def encode(mask: Tensor) -> tuple[Coding, Tensor]:
@@ -46,6 +47,8 @@ def decode(coding: Coding, code: Tensor, count: int) -> Tensor:
     >>> decode("gaps8", torch.tensor([0, 255, 3], dtype=torch.uint8), 300)
     tensor([  0, 259])
     """
+    if code.ndim != 1 or code.dtype != KINDS[coding]:
+        raise ValueError(f"positions of {code.dtype} in {code.ndim} dimensions, wanted a list of {KINDS[coding]}")
     if coding == "bitmap":
         if len(code) != -(-count // 8):
             raise ValueError(f"a bitmap of {len(code)} bytes, wanted {-(-count // 8)} for {count} entries")

@@ -14,18 +14,16 @@ from torch import Tensor, nn
 
 from .architecture import Network, describe
 from .coding import CODINGS, decode, encode
+from .network import unused
 from .writing import replacing
 
 __all__ = ["load_network", "load_sparse", "save_dense", "save_sparse"]
 
 FORMAT = "1"
 LIMIT = 1 << 33  # bytes of all tensors once they are dense
-DTYPES = {
-    str(kind).removeprefix("torch."): kind for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-}
-DTYPES |= {
-    str(kind).removeprefix("torch."): kind for kind in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.bool)
-}
+FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+DTYPES = {str(kind).removeprefix("torch."): kind for kind in (*FLOATING, *WHOLE)}
 
 Values = Literal["exact", "float16"]
 
@@ -40,17 +38,22 @@ def save_sparse(
     """Write weights into a safetensors file, every tensor in the fewest bytes; returns how many the file has.
 
     A tensor is written as it is, or as its non-zero values and their positions: a bit for every entry, or the gaps between
-    the non-zeros in bytes or pairs of bytes, whichever is smallest. Values that float16 holds exactly are written so.
+    the non-zeros in bytes or pairs of bytes, whichever is smallest. Values that float16 holds exactly are written so. A
+    tensor that has two names is written once.
 
     Args:
         model: a network, or its state dict.
         path: the file; it is written beside it first and then put in its place.
-        values: ``"exact"``, or ``"float16"`` to round all floating-point values to it: half the bytes.
+        values: ``"exact"``: every number comes back as it was, but ``-0.0`` may come back as ``0.0``. ``"float16"`` rounds
+            floating-point values to it: half the bytes. A tensor with a number that would become infinite (above 65504),
+            or without one above 6e-5, is not rounded; a number below 6e-8 beside larger ones becomes that, not 0.
         architecture: whether the file says how the network is built, so that :func:`load_network` needs no Python class.
             A state dict has no architecture.
 
     Raises:
+        TypeError: ``model`` is neither.
         ValueError: a tensor cannot be written, or the network has no architecture that can be told.
+        OSError: the file cannot be written.
 
     >>> import tempfile
     >>> from torch import nn
@@ -62,11 +65,16 @@ def save_sparse(
     """
     if values not in ("exact", "float16"):
         raise ValueError(f"values: wanted exact or float16, got {values}")
-    state = model.state_dict() if isinstance(model, nn.Module) else model
+    state = _state(model)
     told: dict[str, Any] = {}
     parts: dict[str, Tensor] = {}
+    firsts: dict[Any, str] = {}
     for name, tensor in state.items():
-        told[name], stored = _packed(name, tensor, values)
+        first = firsts.setdefault(_place(name, tensor), name)
+        if first != name:
+            told[name] = {"same": first}
+            continue
+        told[name], stored = _packed(tensor, values)
         parts |= {f"{kind}:{name}": part for kind, part in stored.items()}
     metadata = {"inface.sparse": FORMAT, "tensors": json.dumps(told, separators=(",", ":"))}
     if architecture and isinstance(model, nn.Module):
@@ -80,14 +88,17 @@ def save_sparse(
 def save_dense(model: nn.Module, path: str | os.PathLike[str]) -> int:
     """Write a network as an ordinary safetensors file that also says how it is built; returns how many bytes it has.
 
-    Every reader of safetensors gives its tensors; :func:`load_network` gives the network.
+    Every reader of safetensors gives its tensors, those that ``forward`` does not use too; :func:`load_network` gives the
+    network.
 
     Args:
         model: the network.
         path: the file; it is written beside it first and then put in its place.
 
     Raises:
-        ValueError: the network has no architecture that can be told.
+        TypeError: it is no network.
+        ValueError: it has no architecture that can be told.
+        OSError: the file cannot be written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -96,12 +107,12 @@ def save_dense(model: nn.Module, path: str | os.PathLike[str]) -> int:
     Linear(in_features=3, out_features=2, bias=True)
     """
     told = json.dumps(describe(model), separators=(",", ":"))
-    parts = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+    parts = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in _state(model).items()}
     return _write(Path(path), parts, {"architecture": told})
 
 
 def load_sparse(path: str | os.PathLike[str], *, limit: int = LIMIT) -> dict[str, Tensor]:
-    """The state dict in a file that :func:`save_sparse` wrote, dense again.
+    """The state dict in a file that :func:`save_sparse` wrote, dense again; names of one tensor have one tensor again.
 
     Args:
         path: the file.
@@ -125,7 +136,9 @@ def load_sparse(path: str | os.PathLike[str], *, limit: int = LIMIT) -> dict[str
 
 
 def load_network(path: str | os.PathLike[str], *, limit: int = LIMIT) -> Network:
-    """The network in a file of :func:`save_sparse` or :func:`save_dense`; its Python class is not needed.
+    """The network in a file of :func:`save_sparse` or :func:`save_dense`, evaluated; its Python class is not needed.
+
+    Tensors of the file that the network's ``forward`` does not use are left out.
 
     Args:
         path: the file.
@@ -146,44 +159,95 @@ def load_network(path: str | os.PathLike[str], *, limit: int = LIMIT) -> Network
     if architecture is None:
         raise ValueError(f"{path}: has no architecture; load_sparse gives its tensors")
     try:
-        network = Network(architecture)
-        network.load_state_dict(state, assign=True)
-    except (ValueError, RuntimeError) as error:
+        return _filled(Network(architecture), state, architecture.get("unused", [])).eval()
+    except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
-    return network.eval()
+
+
+def _filled(network: Network, state: Mapping[str, Tensor], left: list[str]) -> Network:
+    """The network with the tensors of a state dict but those that are left; parameters that were one are one again."""
+    more = set(unused(network, state))
+    if more != set(left):
+        raise ValueError(f"tensors that nothing tells of: {', '.join(sorted(more ^ set(left)))}")
+    network.load_state_dict({name: tensor for name, tensor in state.items() if name not in more}, assign=True)
+    firsts: dict[int, nn.Parameter] = {}
+    for name, parameter in list(network.named_parameters()):
+        first = firsts.setdefault(id(state[name]), parameter)
+        if first is not parameter:
+            owner, _, last = name.rpartition(".")
+            setattr(network.get_submodule(owner), last, first)
+    return network
+
+
+def _state(model: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The tensors of a network or a state dict by name, or an error that names what is none."""
+    if not isinstance(model, nn.Module | Mapping):
+        raise TypeError(f"model: wanted a network or a state dict, got a {type(model).__name__}")
+    state = model.state_dict() if isinstance(model, nn.Module) else model
+    for name, tensor in state.items():
+        if not isinstance(name, str):
+            raise ValueError(f"{name!r}: is the name of a tensor, wanted a string")
+        if not isinstance(tensor, Tensor):
+            extra = " (extra state of a module)" if name.endswith("_extra_state") else ""
+            raise ValueError(f"{name}: is of the type {type(tensor).__name__}{extra}, wanted a tensor")
+        if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer) or tensor.is_meta:
+            raise ValueError(f"{name}: has no values yet, wanted a network that has run or has been loaded")
+        kind = str(tensor.dtype).removeprefix("torch.")
+        if kind not in DTYPES or tensor.layout != torch.strided:
+            raise ValueError(
+                f"{name}: is {tensor.dtype} ({tensor.layout}), wanted a dense tensor of {', '.join(DTYPES)}"
+            )
+    return state
+
+
+def _place(name: str, tensor: Tensor) -> Any:
+    """The same for two names of one tensor."""
+    if not tensor.numel():
+        return name
+    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
 
 
 def _write(target: Path, parts: dict[str, Tensor], metadata: dict[str, str]) -> int:
     """Write a file beside its place, then put it there."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    with replacing(target) as partial:
-        save_file(parts, partial, metadata)
-    return target.stat().st_size
+    try:
+        with replacing(target) as partial:
+            save_file(parts, partial, metadata)
+        return target.stat().st_size
+    except OSError as error:
+        raise OSError(error.errno, f"cannot be written: {error.strerror}", str(target)) from None
+    except SafetensorError as error:
+        raise OSError(f"cannot be written: {' '.join(str(error).split())}: {str(target)!r}") from None
 
 
-def _packed(name: str, tensor: Tensor, values: Values) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _packed(tensor: Tensor, values: Values) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What the file says of a tensor, and the parts that it is stored as."""
-    kind = str(tensor.dtype).removeprefix("torch.")
-    if kind not in DTYPES or tensor.layout != torch.strided:
-        raise ValueError(f"{name}: is {tensor.dtype} ({tensor.layout}), wanted a dense tensor of {', '.join(DTYPES)}")
     flat = tensor.detach().cpu().contiguous().flatten()
     flat = flat.view(torch.uint8) if flat.dtype == torch.bool else flat
     flat = _narrow(flat, values)
     mask = flat != 0
     coding, positions = encode(mask)
-    told: dict[str, Any] = {"shape": list(tensor.shape), "dtype": kind}
+    told: dict[str, Any] = {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
     if positions.nbytes + int(mask.sum()) * flat.itemsize < flat.nbytes:
         return {**told, "coding": coding}, {"values": flat[mask], "positions": positions}
     return told, {"values": flat}
 
 
 def _narrow(flat: Tensor, values: Values) -> Tensor:
-    """The values as float16, if they are to be or if nothing is lost."""
+    """The values as float16: if nothing is lost, or if they are to be and the tensor is in its range."""
     if not flat.is_floating_point() or flat.dtype == torch.bfloat16:
         return flat.clone()  # safetensors refuses tensors that share memory
     narrow = flat.to(torch.float16, copy=True)
-    return narrow if values == "float16" or torch.equal(narrow.to(flat.dtype), flat) else flat.clone()
+    if torch.equal(narrow.to(flat.dtype), flat):
+        return narrow
+    largest = flat[flat.isfinite()].abs().amax() if flat.isfinite().any() else flat.new_zeros(())
+    # From the smallest normal number on, a tiny value loses about as much as the largest one does.
+    if values == "exact" or largest < 2**-14 or not torch.equal(narrow.isinf(), flat.isinf()):
+        return flat.clone()
+    smallest = torch.full_like(narrow, 2**-24).copysign(narrow)
+    return torch.where((narrow == 0) & (flat != 0), smallest, narrow)
 
 
 def _read(path: Path, limit: int) -> tuple[dict[str, Tensor], Any, bool]:
@@ -199,7 +263,7 @@ def _read(path: Path, limit: int) -> tuple[dict[str, Tensor], Any, bool]:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     except (SafetensorError, ValueError, RecursionError, RuntimeError, KeyError, OverflowError) as error:
         raise ValueError(f"{path}: is damaged or not a safetensors file: {' '.join(str(error).split())}") from None
-    metadata = header.get("__metadata__", {})
+    metadata = header.get("__metadata__") or {}
     version = metadata.get("inface.sparse")
     if version not in (None, FORMAT):
         raise ValueError(f"{path}: is of the format {version!r}, wanted {FORMAT}")
@@ -209,8 +273,9 @@ def _read(path: Path, limit: int) -> tuple[dict[str, Tensor], Any, bool]:
             return stored, architecture, False
         told = json.loads(metadata["tensors"])
         _check(told, limit)
-        return {name: _unpacked(each, stored, name) for name, each in told.items()}, architecture, True
-    except (ValueError, KeyError, TypeError, RecursionError, RuntimeError) as error:
+        state = {name: _unpacked(each, stored, name) for name, each in told.items() if "same" not in each}
+        return {name: state[each.get("same", name)] for name, each in told.items()}, architecture, True
+    except (ValueError, KeyError, TypeError, RecursionError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{path}: is damaged: {' '.join(str(error).split())}") from None
 
 
@@ -220,6 +285,12 @@ def _check(told: Any, limit: int) -> None:
         raise ValueError(f"tensors: wanted an object, got {type(told).__name__}")
     total = 0
     for name, each in told.items():
+        if not isinstance(each, dict):
+            raise ValueError(f"{name}: wanted an object, got {type(each).__name__}")
+        if "same" in each:
+            if not isinstance(told.get(each["same"]), dict) or "same" in told[each["same"]]:
+                raise ValueError(f"{name}: the same as {each['same']}, wanted a tensor of the file")
+            continue
         shape = each["shape"]
         if not (
             isinstance(shape, list) and len(shape) <= 16 and all(type(size) is int and size >= 0 for size in shape)
@@ -227,7 +298,7 @@ def _check(told: Any, limit: int) -> None:
             raise ValueError(f"{name}: shape {shape}, wanted whole numbers")
         if each["dtype"] not in DTYPES:
             raise ValueError(f"{name}: dtype {each['dtype']}, wanted one of {', '.join(DTYPES)}")
-        total += math.prod(shape) * DTYPES[each["dtype"]].itemsize
+        total += math.prod(max(size, 1) for size in shape) * DTYPES[each["dtype"]].itemsize
     if total > limit:
         raise ValueError(f"its tensors would take {total:,} bytes, wanted at most {limit:,} (limit)")
 

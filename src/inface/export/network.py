@@ -1,0 +1,224 @@
+"""A network made of its architecture: of known layers and operations in order, and no code.
+
+Nothing in an architecture is executed, and nothing is allocated for it: a name that is not in the vocabulary is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .vocabulary import LAYERS, OPERATIONS, arguments
+
+__all__ = ["Network", "unused"]
+
+MOST_LAYERS = 100_000
+MOST_STEPS = 1_000_000
+DEEPEST = 64  # modules inside of modules
+LARGEST = 1 << 31
+
+
+class Network(nn.Module):
+    """A network made of an architecture; its parameters have the names that they had.
+
+    They have no memory yet: ``load_state_dict(..., assign=True)`` gives it to them. No step works in place.
+
+    Args:
+        architecture: what :func:`inface.export.describe` gave, or somebody wrote.
+
+    Raises:
+        ValueError: it is not an architecture, or names something that is not known.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from inface.export import describe
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(6, 2), nn.ReLU())
+    >>> again = Network(describe(model))
+    >>> again.load_state_dict(model.state_dict(), assign=True)
+    <All keys matched successfully>
+    >>> torch.equal(again(torch.ones(1, 2, 3)), model(torch.ones(1, 2, 3)))
+    True
+    """
+
+    # The attributes are private by their names too, because any other name may be that of a layer.
+
+    def __init__(self, architecture: Mapping[str, Any]) -> None:
+        super().__init__()
+        layers = _wanted(architecture, "layers", dict, MOST_LAYERS)
+        steps = _wanted(architecture, "steps", list, MOST_STEPS)
+        self.__steps = [_checked(step, number, layers) for number, step in enumerate(steps)]
+        self.__output = architecture.get("output")
+        if self.__output is None:
+            raise ValueError("architecture: output: wanted a value, got None")
+        _check_argument(self.__output, len(steps), "output")
+        _add(self, layers)
+
+    def forward(self, inputs: Tensor) -> Any:
+        values: list[Any] = [inputs]
+        for step in self.__steps:
+            of = [_filled(each, values) for each in step["of"]]
+            if "layer" in step:
+                values.append(self.get_submodule(step["layer"])(*of))
+            else:
+                given = {name: _filled(each, values) for name, each in step["with"].items()}
+                values.append(OPERATIONS[step["operation"]](*of, **given))
+        return _filled(self.__output, values)
+
+
+def unused(network: Network, state: Mapping[str, Tensor]) -> list[str]:
+    """The tensors of a state dict that a network has no place for, in order.
+
+    Raises:
+        ValueError: a tensor that the network needs is missing or another one, or a layer of it has more tensors.
+
+    >>> from inface.export import describe
+    >>> network = Network(describe(nn.Sequential(nn.Linear(3, 2, bias=False))))
+    >>> unused(network, {"0.weight": torch.zeros(2, 3), "1.weight": torch.zeros(5)})
+    ['1.weight']
+    """
+    wanted = network.state_dict()
+    for name, tensor in wanted.items():
+        if name not in state:
+            raise ValueError(f"{name}: is not there, wanted a tensor of the shape {tuple(tensor.shape)}")
+        found = state[name]
+        if found.shape != tensor.shape or found.is_floating_point() != tensor.is_floating_point():
+            has, needs = (f"{each.dtype} of the shape {tuple(each.shape)}" for each in (found, tensor))
+            raise ValueError(f"{name}: is {has}, wanted {needs}, as its layer says")
+    modules = dict(network.named_modules(remove_duplicate=False))
+    more = [name for name in state if name not in wanted]
+    for name in more:
+        layer = modules.get(name.rpartition(".")[0], network)
+        if type(layer) in LAYERS.values():
+            raise ValueError(f"{name}: is a tensor that its layer {layer} does not have")
+    return more
+
+
+def _add(network: nn.Module, layers: Mapping[str, Any]) -> None:
+    """Put layers under their names with dots, with the modules between."""
+    made: dict[str, nn.Module] = {}
+    for name, layer in layers.items():
+        parts = name.split(".")
+        if not all(parts) or len(parts) > DEEPEST:
+            raise ValueError(f"architecture: layer {name[:200]!r}, wanted a name of 1 to {DEEPEST} parts between dots")
+        at = network
+        for place, part in enumerate(parts):
+            path = ".".join(parts[: place + 1])
+            is_last = place + 1 == len(parts)
+            if path in (layers if not is_last else made):
+                raise ValueError(f"architecture: layer {name!r}: {path!r} cannot be a layer and hold others")
+            if path not in made:
+                made[path] = _made(name, layer, layers, made) if is_last else nn.Module()
+                try:
+                    at.add_module(part, made[path])
+                except KeyError as error:
+                    raise ValueError(f"architecture: layer {name!r}: {error.args[0]}") from None
+            at = made[path]
+
+
+def _made(name: str, layer: Any, layers: Mapping[str, Any], made: Mapping[str, nn.Module]) -> nn.Module:
+    """The layer that an architecture tells: its kind and its arguments, or another layer that it is."""
+    same = layer.get("same") if isinstance(layer, dict) else None
+    if isinstance(same, str) and len(layer) == 1:
+        if same not in layers or same not in made:
+            raise ValueError(f"architecture: layer {name!r}: the same as {same!r}, wanted a layer before it")
+        return made[same]
+    kind = layer.get("kind") if isinstance(layer, dict) else None
+    if not isinstance(kind, str) or kind not in LAYERS:
+        raise ValueError(f"architecture: layer {name!r}: kind {kind!r}, wanted one of {', '.join(LAYERS)}")
+    given = {key: value for key, value in layer.items() if key != "kind"}
+    for key, value in given.items():
+        if key not in arguments(kind):
+            raise ValueError(f"architecture: layer {name!r}: {key!r}, wanted one of {', '.join(arguments(kind))}")
+        if not _is_simple(value):
+            raise ValueError(
+                f"architecture: layer {name!r}: {key} {str(value)[:200]}, wanted numbers below {LARGEST:,}"
+            )
+    try:
+        with torch.device("meta"):  # nothing is allocated for what an architecture merely says
+            return LAYERS[kind](
+                **{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+            )
+    except Exception as error:  # layers check their arguments in many ways
+        raise ValueError(f"architecture: layer {name!r}: {' '.join(str(error).split())}") from error
+
+
+def _is_simple(value: Any) -> bool:
+    if isinstance(value, list):
+        return len(value) <= 8 and all(_is_simple(each) and not isinstance(each, list) for each in value)
+    if isinstance(value, int):
+        return abs(value) < LARGEST
+    return value is None or isinstance(value, float) or (isinstance(value, str) and len(value) <= 20)
+
+
+def _wanted(architecture: Any, key: str, kind: type, most: int) -> Any:
+    found = architecture.get(key) if isinstance(architecture, Mapping) else None
+    if not isinstance(found, kind):
+        raise ValueError(f"architecture: {key}: wanted a {kind.__name__}, got {type(found).__name__}")
+    if len(found) > most:  # type: ignore[arg-type]
+        raise ValueError(f"architecture: {key}: wanted at most {most:,}, got {len(found):,}")  # type: ignore[arg-type]
+    return found
+
+
+def _checked(step: Any, number: int, layers: Mapping[str, Any]) -> dict[str, Any]:
+    of, given = (step.get("of"), step.get("with", {})) if isinstance(step, dict) else (None, None)
+    if not isinstance(of, list) or not isinstance(given, dict):
+        raise ValueError(f"architecture: step {number}: wanted a layer or an operation, and what it is of")
+    for each in [*of, *given.values()]:
+        _check_argument(each, number, f"step {number}")
+    name, kind = step.get("layer"), step.get("operation")
+    if isinstance(name, str) and name in layers and kind is None:
+        if not of or given:
+            raise ValueError(f"architecture: step {number}: layer {name!r} wants its input, and nothing by name")
+        return {"layer": name, "of": of}
+    if isinstance(kind, str) and kind in OPERATIONS and name is None:
+        if not given.keys().isdisjoint(("out", "inplace")):
+            raise ValueError(f"architecture: step {number}: {kind}: wanted nothing that works in place")
+        return {"operation": kind, "of": of, "with": given}
+    raise ValueError(
+        f"architecture: step {number}: {name or kind!r}, wanted a layer that is there or one of {', '.join(OPERATIONS)}"
+    )
+
+
+# An argument is a number, a string, None, a list of arguments, or an object with one of these keys:
+#   {"value": 3}: the network's input is 0, the first step's result 1, and so on;
+#   {"tuple": [...]}, {"slice": [first, last, step]}, {"ellipsis": []}: what JSON does not tell from a list.
+
+
+def _check_argument(argument: Any, before: int, where: str, depth: int = 0) -> None:
+    """Refuse what is no argument, or reads a value that is not there yet."""
+    if isinstance(argument, dict):
+        ((kind, inside),) = argument.items() if len(argument) == 1 else [(None, None)]
+        if kind == "value":
+            if type(inside) is not int or not 0 <= inside <= before:
+                raise ValueError(f"architecture: {where}: {str(argument)[:200]}, wanted a value from 0 to {before}")
+            return
+        count = {"slice": 3, "ellipsis": 0}.get(str(kind))
+        if (
+            kind not in ("tuple", "slice", "ellipsis")
+            or not isinstance(inside, list)
+            or len(inside) != (len(inside) if count is None else count)
+        ):
+            raise ValueError(f"architecture: {where}: {str(argument)[:200]}, wanted a value, tuple, slice or ellipsis")
+        argument = inside
+    if isinstance(argument, list) and depth < 4:
+        for each in argument:
+            _check_argument(each, before, where, depth + 1)
+    elif isinstance(argument, list) or not (argument is None or isinstance(argument, bool | int | float | str)):
+        raise ValueError(f"architecture: {where}: {str(argument)[:200]}, wanted numbers and earlier values")
+
+
+def _filled(argument: Any, values: Sequence[Any]) -> Any:
+    if isinstance(argument, list):
+        return [_filled(each, values) for each in argument]
+    if not isinstance(argument, dict):
+        return argument
+    ((kind, inside),) = argument.items()
+    if kind == "value":
+        return values[inside]
+    if kind == "ellipsis":
+        return ...
+    parts = [_filled(each, values) for each in inside]
+    return tuple(parts) if kind == "tuple" else slice(*parts)
