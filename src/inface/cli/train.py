@@ -90,7 +90,7 @@ def train(
 
     $ inface train mnist-mlp --out runs/paper --method sfw-if --smoothness 4 --radius 1 10
 
-    $ inface train mnist-mlp --out runs/best --lr 0.2 --constrained-lr 4 --radius 0.3 20 --momentum 0.99 --schedule cosine --every-gradient
+    $ inface train cifar10 --out runs/best --radius 1 10 --lr 0.4 --constrained-lr 3 --momentum 0.95 --free-momentum 0.9 --schedule cosine --every-gradient --init alive
 
     $ inface train synthetic --out runs/sigmoid -o edges=5 -o snr=1 -o activation=sigmoid
 
