@@ -162,7 +162,7 @@ class _Study:
             "best": None if best is None else best.to_dict(),
             "tried": tried,
             "trials": trials,
-            **{kind: round(seconds, 1) for kind, seconds in self.cost.items()},
+            **{kind: round(seconds, 3) for kind, seconds in self.cost.items()},
         }
 
     # ------------------------------------------------------------------ choosing settings
