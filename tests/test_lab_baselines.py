@@ -9,7 +9,8 @@ from torch import nn
 from inface.cli.app import run as command
 from inface.lab import ArgumentError, Settings, train
 from inface.lab.baselines import ProximalSGD, PrunedSGD
-from inface.lab.building import resolve
+from inface.lab.building import make_optimizer, rate_factor, resolve
+from inface.lab.experiments import find
 
 BASE = Settings("digits", method="gradual", keep=0.05, lr=0.1, momentum=0.9, epochs=5, batch_size=200, threads=1)
 
@@ -73,6 +74,40 @@ def test_proximal_sgd_is_a_step_and_a_shrinkage():
         torch.testing.assert_close(free.detach(), y)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_proximal_sgd_comes_to_rest_at_the_optimum_of_the_penalised_loss(momentum):
+    """Of |x - a|^2 / 2 + 0.3 |x|_1 that is a, shrunk by 0.3; whatever the momentum."""
+    wanted = torch.tensor([[1.0, -0.5, 0.2, -0.1]])
+    layer = nn.Parameter(torch.zeros(1, 4))
+    opt = ProximalSGD([layer], [layer], lr=0.01, momentum=momentum, shrinkage=0.3)
+    for _ in range(3000):
+        layer.grad = layer.detach() - wanted
+        opt.step()
+    torch.testing.assert_close(layer.detach(), nn.functional.softshrink(wanted, 0.3), atol=1e-5, rtol=0)
+
+
+def test_the_steps_of_pruning_fall_twice():
+    settings = replace(BASE, method="prune", schedule="cosine")
+    factors = [rate_factor(settings, step, 100) for step in (0, 40, 79, 80, 90, 99)]
+    assert factors == pytest.approx([1, 0.5, 0, 1, 0.5, 0], abs=0.01)
+    assert rate_factor(replace(settings, method="gradual"), 50, 100) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("method", ["sgd", "prune", "gradual", "proximal"])
+def test_weight_decay_is_torchs(method):
+    needed = {"prune": {"keep": 0.1}, "gradual": {"keep": 0.1}, "proximal": {"keep": None, "shrinkage": 0.1}}
+    settings = replace(BASE, **{"method": method, "weight_decay": 0.01, "keep": None, **needed.get(method, {})})
+    model = find("digits", {}).model()
+    opt = make_optimizer(settings, find("digits", {}), model, total=1000)
+    before = model.fc3.bias.detach().clone()  # no layer that is pruned or shrunk
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    opt.step()
+    torch.testing.assert_close(model.fc3.bias.detach(), before * (1 - 0.1 * 0.01))
+    assert resolve(replace(settings, weight_decay=0.0)).weight_decay is None
+    assert resolve(Settings("digits", weight_decay=0.1)).weight_decay is None
+
+
 @pytest.mark.parametrize("method", ["prune", "gradual"])
 def test_a_pruned_network_has_as_many_edges_as_were_to_be_kept(tmp_path, method):
     run = train(replace(BASE, method=method), tmp_path)
@@ -115,6 +150,7 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path, method):
         ({"keep": 0.0}, r"keep: wanted a number in \(0, 1\]"),
         ({"keep": 1.5}, "keep: wanted"),
         ({"method": "proximal"}, "shrinkage: wanted a number > 0, which the method needs, got None"),
+        ({"weight_decay": -1.0}, "weight-decay: wanted a number >= 0, got -1.0"),
         ({"method": "proximal", "shrinkage": -1.0}, "shrinkage: wanted a number > 0"),
     ],
 )

@@ -281,7 +281,7 @@ def test_a_grid_that_two_machines_let_wait_is_tried_and_counted_once(plan, tmp_p
     assert all(state.total == 3 and state.done + state.running <= 3 for state in seen)
     assert Counter(map(key_in, counted(study))) == Counter(list(plan.points()))
     assert Counter(trial.state.name for trial in study.trials) == {"COMPLETE": 3, "FAIL": 3}
-    assert winner(plan, study).lr in (0.1, 0.2, 0.3)
+    assert winner(plan, study).settings.lr in (0.1, 0.2, 0.3)
 
 
 def test_machines_may_begin_a_study_in_a_database_at_the_same_moment(plan, tmp_path):

@@ -16,8 +16,9 @@ import pytest
 from inface.cli.app import run as command
 from inface.cli.sweep import _tried
 from inface.lab import ArgumentError, LabError, Run, Settings
-from inface.lab.sweeps import Grid, Plan, Progress, load_grid, paper_grid, quick_grid
+from inface.lab.sweeps import Grid, Plan, Progress, load_grid, paper_grid, quick_grid, sweep
 from inface.lab.sweeps.grids import applied
+from inface.lab.sweeps.halving import Halving
 from inface.lab.sweeps.plan import key_of
 from inface.lab.sweeps.running import _progress
 from inface.lab.sweeps.study import Place, open_study
@@ -203,10 +204,10 @@ def test_every_setting_is_tried_once_on_validation_data(swept):
 
 def test_the_winner_is_the_best_on_validation_data_and_is_measured_on_test_data(swept):
     plan, study = swept
-    best = winner(plan, study)
+    best = winner(plan, study).settings
     ranked = sorted(counted(study), key=lambda trial: -trial.value)
     assert best.lr == ranked[0].params["lr"]
-    config = json.loads(Path(plan.out, "final", "0", "config.json").read_text())
+    config = json.loads(Path(plan.out, "final", winner(plan, study).key, "0", "config.json").read_text())
     assert config["measured_on"] == "test"
     assert (config["lr"], config["radius"]) == (best.lr, list(best.radius))
 
@@ -224,7 +225,8 @@ def test_a_finished_sweep_does_nothing_again(swept):
 
 def test_of_final_runs_no_best_is_shown(swept):
     plan, study = swept
-    last = open_study(plan.final, plan.direction, final_identity(plan, winner(plan, study)))
+    best = winner(plan, study)
+    last = open_study(plan.final(best.key), plan.direction, final_identity(plan, best))
     assert _progress(last, plan.final_agenda, "final runs", 2) == Progress("final runs", 1, 1, 0, 0, None, 0.0)
 
 
@@ -239,7 +241,7 @@ def test_where_less_is_better_the_least_is_chosen_and_what_is_worse_is_stopped(t
     assert len(errors) == 7
     complete = [trial.value for trial in errors.values() if trial.state.name == "COMPLETE"]
     assert errors[0.05].value == min(complete)
-    assert winner(plan, study).lr == best_of(study).params["lr"] == 0.05
+    assert winner(plan, study).settings.lr == best_of(study).params["lr"] == 0.05
     assert _progress(study, plan.agenda, "settings", 1).best == min(complete)
     assert any(errors[lr].state.name == "PRUNED" for lr in grid.axes["lr"][:5])
     assert "diverged" in errors[1e9].user_attrs
@@ -256,7 +258,7 @@ def test_bad_settings_are_stopped_early_and_what_diverges_is_said_so(tmp_path):
     assert sum(trial.state.name == "PRUNED" for trial in states.values()) >= 2
     assert sum(len(trial.intermediate_values) for trial in states.values()) < 4 * 12
     assert "diverged" in states[1e30].user_attrs
-    assert winner(plan, study).lr == 0.5
+    assert winner(plan, study).settings.lr == 0.5
 
 
 def test_the_first_rung_may_be_said_and_is_then_part_of_what_a_study_was_made_for(tmp_path):
@@ -313,7 +315,56 @@ def test_a_search_tries_as_many_settings_as_asked_for(tmp_path):
     study = study_of(plan)
     assert len(counted(study)) == len(study.trials) == 4
     assert set(study.trials[0].params) == {"lr", "constrained_lr", "radius 1", "radius 2", "1 - momentum"}
-    assert 0 <= winner(plan, study).momentum < 1
+    assert 0 <= winner(plan, study).settings.momentum < 1
+
+
+def test_a_search_can_be_made_longer_and_finishes_whoever_wins(tmp_path):
+    plan = plan_in(tmp_path, grid=None, search=2)
+    results = [sweep(replace(plan, search=count)) for count in (2, 4, 6)]
+    assert [len(found["trials"]) for found in results] == [2, 4, 6]
+    for found in results:
+        best = max(trial["value"] for trial in found["trials"])
+        assert (found["validation"], len(found["final"])) == (best, 1)
+
+
+def test_winners_for_several_percentages_are_chosen_among_the_same_runs(tmp_path):
+    plan = plan_in(tmp_path, also=(5, 1))
+    found = sweep(plan)
+    study = study_of(plan)
+    assert len(study.trials) == len(plan.points())
+    for end, theta in zip([found, *found["also"]], (100, 5, 1), strict=True):
+        values = [trial.user_attrs["summary"]["kept"][str(theta)] for trial in counted(study)]
+        assert (end["theta"], end["validation"]) == (theta, max(values))
+        config = {**end["best"], "measured_on": "test"}
+        key = winner(plan, study, theta).key
+        assert json.loads(Path(plan.out, "final", key, "0", "config.json").read_text()).items() >= config.items()
+        assert len(end["final"]) == 1
+
+
+def trial_of(key, state, **reported):
+    values = {int(name.removeprefix("epoch")): value for name, value in reported.items()}
+    return optuna.trial.create_trial(
+        state=getattr(optuna.trial.TrialState, state),
+        value=1.0 if state == "COMPLETE" else None,
+        user_attrs={"key": key},
+        intermediate_values=values,
+    )
+
+
+def test_a_setting_whose_worker_died_takes_one_place_among_the_best_third(tmp_path):
+    study = open_study(Place(str(tmp_path), "study"), "maximize", {})
+    for number in range(4):
+        study.add_trial(trial_of(str(number), "PRUNED", epoch2=float(number)))
+    study.add_trial(trial_of("best", "FAIL", epoch2=9.0))
+    study.add_trial(trial_of("best", "COMPLETE", epoch2=9.0))
+    halving = Halving(2)  # six settings with the one that asks: the best two go on
+    assert not halving.prune(study, trial_of("good", "RUNNING", epoch2=8.0))
+    assert halving.prune(study, trial_of("fair", "RUNNING", epoch2=2.5))
+    assert halving.prune(study, trial_of("none", "RUNNING", epoch2=float("nan")))
+    assert not halving.prune(study, trial_of("fair", "RUNNING", epoch3=2.5))  # no rung: they are at 2, 6, 18, ...
+    assert not halving.prune(study, trial_of("fair", "RUNNING", epoch6=0.0))  # the first there
+    study.add_trial(trial_of("best", "COMPLETE", epoch6=9.0))
+    assert halving.prune(study, trial_of("fair", "RUNNING", epoch6=0.0))
 
 
 def test_a_sweep_in_which_everything_diverges_says_so(tmp_path):
@@ -433,7 +484,8 @@ def test_sweeping_from_the_command_line(tmp_path, capsys):
         assert command(arguments) == 2
         assert words in capsys.readouterr().err
     optuna.create_study(storage=storage, study_name="other")  # a place for several
-    assert {"mine", "mine final", "other"} == set(optuna.get_all_study_names(storage))
+    last = f"mine final {key_of(found['trials'][0]['settings'])}"  # the only one of its grid
+    assert {"mine", last, "other"} == set(optuna.get_all_study_names(storage))
 
 
 @pytest.mark.parametrize(

@@ -10,29 +10,42 @@ from inface.cli.app import run as command
 from inface.lab.building import settings_for
 from inface.lab.paper import TABLE_1
 from inface.lab.reproduction import beyond_page, beyond_rows, paper_page, paper_rows
+from inface.lab.reproduction.tables import _Table
+from inface.lab.sweeps import Grid, Plan
 from inface.lab.sweeps.grids import applied
 from test_lab_data import write_mnist
 
-FINAL = {
-    "layers": {"a": {"percent": 9.0}, "b": {"percent": 1.5}},
-    "kept": dict.fromkeys(("100", "50", "25", "10", "5", "2"), 97.0),
-    "network": {"percent": 8.0},
-    "seconds": 30.0,
-}
+
+def final(shift=0.0):
+    return {
+        "layers": {"a": {"percent": 9.0 + shift}, "b": {"percent": 1.5 + shift}},
+        "kept": dict.fromkeys(("100", "50", "25", "10", "5", "2"), 97.0 + shift),
+        "network": {"percent": 8.0, "exact_percent": 12.0 + shift},
+        "seconds": 30.0,
+    }
 
 
-def row(**changes):
+def end(**changes):
+    return {
+        "best": settings_for("mnist-mlp", lr=0.125, radius=[1.0, 10.0], momentum=0.99).to_dict(),
+        "final": [final(-1.0), final(1.0)],
+        "chosen_with": [5],
+        "diverged": [],
+        **changes,
+    }
+
+
+def row(*winners, **changes):
     return {
         "told": "ours",
-        "best": settings_for("mnist-mlp", lr=0.125, radius=[1.0, 10.0], momentum=0.99).to_dict(),
-        "final": [FINAL, FINAL],
+        "winners": list(winners) or [end()],
         "trials": [{"epochs": 25}, {"epochs": 2}],
         "trial_seconds": 60.0,
         "command": "inface reproduce table1",
         "versions": {"torch": "2"},
-        "chosen_with": 5,
-        "diverged": [],
         "grid": {"radius": [], "momentum": []},
+        "part": "paper",
+        "jobs": 2,
         **changes,
     }
 
@@ -41,23 +54,29 @@ def test_the_table_has_the_papers_numbers_beside_ours():
     page = paper_page({"experiments": {"mnist-mlp": {"sfw-if": row()}}})
     line = next(line for line in page.splitlines() if line.startswith("| sfw-if"))
     assert line.startswith(
-        "| sfw-if | 4; 1, 10 | 9.00 ± 0.00 [10.05] | 1.50 ± 0.00 [1.55] | 8.00 ± 0.00 | 97.00 ± 0.00 [96.88] |"
+        "| sfw-if | 2 | 4; 1, 10 | 9.00 ± 1.41 [10.05] | 1.50 ± 1.41 [1.55] | 12.00 ± 1.41 | 97.00 ± 1.41 [96.88] |"
     )
     assert "2 settings were tried (27 epochs" in page
-    assert "2 minutes of one thread" in page
+    assert "2 at once: 2 minutes" in page
+    assert page.startswith("# Table 1, reproduced\n")
     assert set(TABLE_1) == {"mnist-mlp", "mnist-conv", "cifar10"}
     assert all(len(reported.kept) == 5 for methods in TABLE_1.values() for reported in methods.values())
 
 
+def test_a_table_says_that_it_is_of_a_part_of_the_grid_or_quick():
+    quick = end(best=settings_for("mnist-mlp", epochs=3, radius=[1.0, 10.0]).to_dict())
+    page = paper_page({"experiments": {"mnist-mlp": {"sfw": row(quick, part="coarse")}}})
+    assert "| sfw | 2 (coarse) |" in page
+    assert page.startswith("# Table 1, reproduced (quick: 3 epochs, to see it work)\n")
+
+
 def test_the_second_table_says_what_was_chosen_and_how():
-    page = beyond_page(
-        {"experiments": {"mnist-mlp": {"sfw-if": row(), "sgd": row(told="gone", final=[FINAL], diverged=[0, 2])}}}
-    )
-    assert (
-        "| ours | 5 % | radii 1, 10, momentum 0.99 | 9.00 ± 0.00 | 1.50 ± 0.00 | 8.00 ± 0.00 | 97.00 ± 0.00 |" in page
-    )
-    assert "| gone (2 of 3 seeds diverged) | 5 % | radii 1, 10, momentum 0.99 | 9.00 | 1.50 | 8.00 | 97.00 |" in page
-    assert "| diverged |" in beyond_page({"experiments": {"cifar10": {"sgd": row(final=[])}}})
+    gone = row(end(final=[final()], diverged=[0, 2], chosen_with=[5, 2]), told="gone")
+    page = beyond_page({"experiments": {"mnist-mlp": {"sgd": gone, "sfw-if-5": row()}}})
+    ours = "| ours | 5 % | 2 | radii 1, 10, momentum 0.99 | 9.00 ± 1.41 | 1.50 ± 1.41 | 12.00 ± 1.41 | 97.00 ± 1.41 |"
+    theirs = "| gone (2 of 3 seeds diverged) | 5 % and 2 % | 2 | radii 1, 10, momentum 0.99 | 9.00 | 1.50 | 12.00 |"
+    assert page.index(ours) < page.index(theirs)  # in the order of the rows, not of their ends
+    assert "| diverged |" in beyond_page({"experiments": {"cifar10": {"sgd": row(end(final=[]))}}})
 
 
 @pytest.mark.parametrize("experiment", TABLE_1)
@@ -83,8 +102,10 @@ def place(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("table", "lines"), [("table1", ["sfw-if"]), ("table2", ["sgd", "prune-5"])])
-def test_a_quick_table_is_made_and_made_again_without_training(table, lines, place, capsys):
+@pytest.mark.parametrize(
+    ("table", "lines", "thetas"), [("table1", ["sfw-if"], [100]), ("table2", ["sgd", "prune-5"], [100, 5, 2, 5])]
+)
+def test_a_quick_table_is_made_and_made_again_without_training(table, lines, thetas, place, capsys):
     folders = [f"--{name}={place / table / name}" for name in ("out", "results")]
     only = [f"--only={name}" for name in lines]
     arguments = ["reproduce", table, "--quick", "--experiment", "mnist-mlp", *only, *folders, f"--data={place}"]
@@ -94,8 +115,8 @@ def test_a_quick_table_is_made_and_made_again_without_training(table, lines, pla
     made = first["experiments"]["mnist-mlp"]
     assert list(made) == lines
     for found in made.values():
-        assert len(found["final"]) == 1
-        assert found["command"] == f"inface reproduce {table} --experiment mnist-mlp --quick --jobs 1"
+        assert all(len(winner["final"]) == 1 for winner in found["winners"])
+        assert found["command"] == f"inface reproduce {table} --quick --experiment mnist-mlp --jobs 1"
         assert found["versions"]["torch"]
     file.unlink()
     capsys.readouterr()
@@ -103,10 +124,13 @@ def test_a_quick_table_is_made_and_made_again_without_training(table, lines, pla
     assert "running" not in capsys.readouterr().out.replace(" 0 running", "")
     assert json.loads(file.read_text()) == first
     page = file.with_suffix(".md").read_text()
-    assert page.count("\n| ") == len(made) + 1
+    assert page.count("\n| ") == sum(len(found["winners"]) for found in made.values()) + 1
+    assert [
+        theta for found in made.values() for winner in found["winners"] for theta in winner["chosen_with"]
+    ] == thetas
 
 
-@pytest.mark.parametrize("contents", ['{"format": 1}', '{"format": 3, "experiments": {"mnist-mlp": {"sgd": {}}}}'])
+@pytest.mark.parametrize("contents", ['{"format": 1}', '{"format": 4, "experiments": {"mnist-mlp": {"sgd": {}}}}'])
 def test_a_table_that_cannot_be_continued_is_named_before_anything_is_trained(contents, place, tmp_path, capsys):
     file = tmp_path / "table1-quick.json"
     file.write_text(contents)
@@ -117,6 +141,42 @@ def test_a_table_that_cannot_be_continued_is_named_before_anything_is_trained(co
     assert file.read_text() == contents
 
 
+def test_a_row_of_another_grid_is_not_replaced(place, tmp_path, capsys):
+    file = tmp_path / "table1-quick.json"
+    file.write_text(json.dumps({"format": 4, "experiments": {"mnist-mlp": {"sgd": row(grid={"lr": [1.0]})}}}))
+    folders = [f"--out={tmp_path / 'out'}", f"--results={tmp_path}", f"--data={place}"]
+    assert command(["reproduce", "table1", "--quick", *folders]) == 2
+    assert f"{file}: has sgd of mnist-mlp with another grid; wanted another --results" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+UNLUCKY = """
+from dataclasses import replace
+import torch
+from inface.lab import experiments
+
+def unlucky():
+    digits = experiments.digits()
+
+    def model():
+        network = digits.model()
+        if torch.initial_seed() == 1:
+            torch.nn.init.constant_(network.fc1.weight, float("inf"))
+        return network
+
+    return replace(digits, model=model)
+"""
+
+
+def test_a_seed_that_diverges_in_the_end_is_replaced(tmp_path):
+    (tmp_path / "mine.py").write_text(UNLUCKY)
+    base = settings_for(f"{tmp_path}/mine.py:unlucky", method="sgd", epochs=1, threads=1)
+    plan = Plan(base, str(tmp_path), str(tmp_path), "study", Grid({"lr": [0.1]}))
+    table = _Table("table1", paper_page, tmp_path, tmp_path, 1, None, None, quick=False)
+    found = table._swept(plan, "unlucky")
+    assert (len(found["final"]), found["diverged"]) == (3, [1])
+
+
 def test_a_grid_that_is_not_there_is_named(capsys):
     assert command(["reproduce", "table1", "--grid", "coarser"]) == 2
     assert command(["reproduce", "table1", "--grid", "coarse", "--quick"]) == 2
@@ -124,7 +184,7 @@ def test_a_grid_that_is_not_there_is_named(capsys):
     assert command(["reproduce", "table2", "--only", "sdg"]) == 2
     told = capsys.readouterr().err.splitlines()
     assert (
-        "only: wanted sfw-if-5, sfw-if-2, sgd, prune-5, gradual-5, prune-2, gradual-2, proximal, got sdg; did you mean sgd?"
+        "--only: wanted sfw-if-5, sfw-if-2, sgd, prune-5, gradual-5, prune-2, gradual-2, proximal, sfw-if-100, got sdg; did you mean sgd?"
         in told[3]
     )
     assert told[0] == "inface: --grid: wanted paper or coarse, got coarser; did you mean coarse?"

@@ -28,7 +28,7 @@ Networks = Annotated[
     list[str] | None,
     typer.Option(
         "--experiment",
-        help="Of mnist-mlp, mnist-conv, cifar10; may be repeated. [dim]\\[default: all][/dim]",
+        help="Of mnist-mlp, mnist-conv, cifar10; may be repeated. [dim]\\[default: all; quick mnist-mlp][/dim]",
         show_default=False,
         autocompletion=one_of(*NETWORKS),
     ),
@@ -84,7 +84,7 @@ def table1(
     if quick and grid != "paper":
         raise ArgumentError("--quick has a grid of its own; wanted it or --grid")
     chosen: GridName = "quick" if quick else "coarse" if grid == "coarse" else "paper"
-    _table(partial(reproduce_paper, grid=chosen, only=only), experiment, jobs, out, results, data)
+    _table(partial(reproduce_paper, grid=chosen, only=only), experiment, jobs, out, results, data, quick=quick)
 
 
 @app.command()
@@ -112,15 +112,22 @@ def table2(
     """
     from inface.lab.reproduction import reproduce_beyond
 
-    _table(partial(reproduce_beyond, quick=quick, only=only), experiment, jobs, out, results, data)
+    _table(partial(reproduce_beyond, quick=quick, only=only), experiment, jobs, out, results, data, quick=quick)
 
 
 def _table(
-    make: Callable[..., Path], experiment: list[str] | None, jobs: int, out: Path, results: Path, data: Path | None
+    make: Callable[..., Path],
+    experiment: list[str] | None,
+    jobs: int,
+    out: Path,
+    results: Path,
+    data: Path | None,
+    *,
+    quick: bool,
 ) -> None:
     from .sweeping import continued, named_progress
 
-    chosen = experiment or list(NETWORKS)
+    chosen = experiment or list(NETWORKS[:1] if quick else NETWORKS)
     for name in chosen:
         if name not in NETWORKS:
             raise ArgumentError(f"--experiment: wanted {', '.join(NETWORKS)}, got {name}{suggestion(name, NETWORKS)}")

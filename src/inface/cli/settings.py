@@ -29,6 +29,7 @@ __all__ = [
     "Schedule",
     "Shrinkage",
     "Smoothness",
+    "WeightDecay",
     "experiment_argument",
     "located",
     "named",
@@ -102,6 +103,10 @@ Init = Annotated[
 Keep = Annotated[
     float | None,
     setting(text="The part of the edges that prune and gradual keep, such as 0.05.", parser=number, metavar="NUMBER"),
+]
+WeightDecay = Annotated[
+    float | None,
+    setting(text="Weight decay of sgd and the rivals.", default="0", parser=number, metavar="NUMBER"),
 ]
 Shrinkage = Annotated[
     float | None, setting(text="The weight of the l1 penalty of proximal.", parser=number, metavar="NUMBER")

@@ -23,6 +23,7 @@ class PrunedSGD(torch.optim.SGD):
         layers: those to prune.
         lr: the learning rate.
         momentum: torch's.
+        weight_decay: torch's.
         keep: the part of the edges that stays in the end.
         total: the number of gradients.
         begin: when pruning begins, as a fraction of them.
@@ -46,13 +47,14 @@ class PrunedSGD(torch.optim.SGD):
         *,
         lr: float,
         momentum: float,
+        weight_decay: float = 0.0,
         keep: float,
         total: int,
         begin: float,
         end: float,
         every: int = 1,
     ) -> None:
-        super().__init__(list(params), lr=lr, momentum=momentum, foreach=True)
+        super().__init__(list(params), lr=lr, momentum=momentum, weight_decay=weight_decay, foreach=True)
         self.layers = list(layers)
         self.keep, self.total, self.begin, self.end, self.every = keep, total, begin, end, every
         self.param_groups[0]["taken"] = 0  # where a checkpoint keeps it
@@ -100,7 +102,9 @@ class ProximalSGD(torch.optim.SGD):
         layers: those to shrink.
         lr: the learning rate.
         momentum: torch's.
-        shrinkage: the weight of the penalty; a step moves every edge by ``lr * shrinkage`` towards zero.
+        weight_decay: torch's.
+        shrinkage: the weight of the penalty beside the loss. A step moves every edge towards zero by
+            ``lr * shrinkage / (1 - momentum)``, as far as a constant gradient of that size would.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.tensor([[0.5, -0.05]]))
@@ -118,9 +122,10 @@ class ProximalSGD(torch.optim.SGD):
         *,
         lr: float,
         momentum: float,
+        weight_decay: float = 0.0,
         shrinkage: float,
     ) -> None:
-        super().__init__(list(params), lr=lr, momentum=momentum, foreach=True)
+        super().__init__(list(params), lr=lr, momentum=momentum, weight_decay=weight_decay, foreach=True)
         self.layers = list(layers)
         self.shrinkage = shrinkage
 
@@ -128,6 +133,7 @@ class ProximalSGD(torch.optim.SGD):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """SGD's step; then the penalty's."""
         loss = super().step(closure)
+        group = self.param_groups[0]
         for p in self.layers:
-            p.copy_(nn.functional.softshrink(p, self.param_groups[0]["lr"] * self.shrinkage))
+            p.copy_(nn.functional.softshrink(p, group["lr"] * self.shrinkage / (1 - group["momentum"])))
         return loss

@@ -39,6 +39,7 @@ __all__ = [
     "surroundings",
 ]
 
+PRUNED_AT = 0.8  # of the gradients: when prune prunes, and begins to fine-tune
 ALIVE = 0.3  # of the radius: where layers start that are to be alive
 
 
@@ -75,6 +76,7 @@ def resolve(settings: Settings) -> Settings:
         settings,
         keep=settings.keep if settings.method in PRUNED else None,
         shrinkage=settings.shrinkage if settings.method == "proximal" else None,
+        weight_decay=None if settings.frank_wolfe else settings.weight_decay or None,
     )
     if not settings.frank_wolfe:
         unread: dict[str, Any] = {"radius": None, "constrained_lr": None, "free_momentum": None, "init": None}
@@ -178,16 +180,16 @@ def frank_wolfe(settings: Settings, groups: list[dict[str, Any]]) -> FrankWolfe:
 
 def _descent(settings: Settings, model: nn.Module, layers: list[nn.Parameter], total: int) -> torch.optim.Optimizer:
     """SGD, or one of the rivals made of it."""
-    common = {"lr": settings.lr, "momentum": settings.momentum}
+    common = {"lr": settings.lr, "momentum": settings.momentum, "weight_decay": settings.weight_decay or 0.0}
     if settings.keep is not None:
-        begin, end = (0.8, 0.8) if settings.method == "prune" else (0.1, 0.8)
+        begin, end = (PRUNED_AT, PRUNED_AT) if settings.method == "prune" else (0.1, 0.8)
         every = max(1, total // 200)
         return PrunedSGD(
             model.parameters(), layers, **common, keep=settings.keep, total=total, begin=begin, end=end, every=every
         )
     if settings.shrinkage is not None:
         return ProximalSGD(model.parameters(), layers, **common, shrinkage=settings.shrinkage)
-    return torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum, foreach=True)
+    return torch.optim.SGD(model.parameters(), foreach=True, **common)  # type: ignore[arg-type]
 
 
 def sample_order(settings: Settings, epoch: int, count: int) -> Tensor:
@@ -202,7 +204,12 @@ def rate_factor(settings: Settings, step: int, total: int) -> float:
     >>> rate_factor(Settings("digits"), 5, 10), rate_factor(Settings("digits", schedule="cosine"), 5, 10)
     (1.0, 0.5)
     """
-    return (1 + math.cos(math.pi * step / total)) / 2 if settings.schedule == "cosine" else 1.0
+    if settings.schedule == "constant":
+        return 1.0
+    done = step / total
+    if settings.method == "prune":  # down twice: to a trained network, and with what is left of it to another
+        done = done / PRUNED_AT if done < PRUNED_AT else (done - PRUNED_AT) / (1 - PRUNED_AT)
+    return (1 + math.cos(math.pi * done)) / 2
 
 
 @contextmanager

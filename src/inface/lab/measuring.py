@@ -119,7 +119,9 @@ def sparsity(model: nn.Module, experiment: Experiment) -> tuple[dict[str, dict[s
         nodes = _nodes(parameters[name])
         inputs = parameters[name].numel() // max(1, nodes)
         layers[name] = {**asdict(counted.layers[name]), "inputs": inputs, "nodes": nodes}
-    return layers, {"percent": counted.percent, "count": counted.count, "total": counted.total}
+    exact = sum(int(p.count_nonzero()) for p in parameters.values())
+    network = {"percent": counted.percent, "count": counted.count, "total": counted.total}
+    return layers, {**network, "exact_count": exact, "exact_percent": 100 * exact / max(1, counted.total)}
 
 
 def exact_gap(model: nn.Module, experiment: Experiment, split: Split, optimizer: torch.optim.Optimizer) -> float | None:

@@ -20,5 +20,6 @@ READ_BY = {
     "free_momentum": ("sfw-if", "sfw"),
     "every_gradient": ("sfw-if",),
     "keep": ("prune", "gradual"),
+    "weight_decay": ("sgd", "prune", "gradual", "proximal"),
     "shrinkage": ("proximal",),
 }

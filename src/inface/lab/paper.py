@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from .settings import Method
 
-__all__ = ["METHODS", "TABLE_1", "Reported"]
+__all__ = ["EPOCHS", "METHODS", "TABLE_1", "Reported"]
 
 
+EPOCHS = 25
 METHODS: tuple[Method, ...] = ("sfw-if", "sfw", "sgd")
 
 

@@ -41,11 +41,13 @@ class Settings:
         momentum: of gradients; averaged for the Frank-Wolfe methods, torch's own for SGD.
         free_momentum: of the free parameters, if it is to be another: long averages steady the constrained layers, but
             make the free ones swing.
-        schedule: of the learning rates: constant, or falling to 0 as half a cosine.
+        schedule: of the learning rates: constant, or falling to 0 as half a cosine; of ``"prune"`` twice, once until it prunes
+            and once from the start again, to fine-tune.
+        weight_decay: torch's, of all parameters, for ``"sgd"`` and what is made of it.
         epochs: passes over the training data.
         batch_size: samples of one gradient.
         keep: the part of the edges that ``"prune"`` and ``"gradual"`` keep in the constrained layers.
-        shrinkage: the weight of the l1 penalty of ``"proximal"``.
+        shrinkage: the weight of the l1 penalty of ``"proximal"``, beside the loss.
         seed: of the initialisation and the order of the samples.
         every_gradient: free parameters move on both halves of an iteration with in-face steps, not on the first alone.
         measured_on: the test data; or the validation data, which is then left out of training.
@@ -67,6 +69,7 @@ class Settings:
     momentum: float = 0.0
     free_momentum: float | None = None
     schedule: Schedule = "constant"
+    weight_decay: float | None = None
     epochs: int = 25
     batch_size: int = 250
     keep: float | None = None
@@ -106,8 +109,10 @@ class Settings:
             ("every-gradient", self.every_gradient, isinstance(self.every_gradient, bool), "true or false"),
             ("threads", self.threads, _is_count(threads) and 1 <= threads <= 1024, "a whole number from 1 to 1024"),
         )
+        decay = 0.0 if self.weight_decay is None else self.weight_decay
         pruned, shrunk = self.method in PRUNED, self.method == "proximal"
         facts += (
+            ("weight-decay", decay, _is_number(decay) and 0 <= decay < math.inf, "a number >= 0"),
             ("keep", self.keep, _is_given(self.keep, pruned, most=1.0), _needed(pruned, "a number in (0, 1]")),
             ("shrinkage", self.shrinkage, _is_given(self.shrinkage, shrunk), _needed(shrunk, "a number > 0")),
         )

@@ -36,6 +36,7 @@ _NAMES = {
 _WORDS = {
     "constrained_lr": "constrained lr",
     "batch_size": "batch size",
+    "weight_decay": "weight decay",
     "in_face": "in-face",
     "free_momentum": "free momentum",
     "every_gradient": "every gradient",
@@ -254,7 +255,7 @@ def _matters(key: str, value: Any) -> bool:
     match key:
         case "lr":
             return True
-        case "constrained_lr" | "radius" | "keep" | "shrinkage" | "init" | "free_momentum":
+        case "constrained_lr" | "radius" | "keep" | "weight_decay" | "shrinkage" | "init" | "free_momentum":
             return value is not None
         case "in_face":
             return bool(value != "away")

@@ -10,25 +10,25 @@ from inface.lab.paper import METHODS
 from inface.lab.settings import Method
 from inface.lab.sweeps import Grid, paper_grid, quick_grid
 
-__all__ = ["GRIDS", "GridName", "Row", "beyond_rows", "paper_rows"]
+__all__ = ["GridName", "Row", "beyond_rows", "paper_rows"]
 
 GridName = Literal["paper", "coarse", "quick"]
-GRIDS: tuple[GridName, ...] = ("paper", "coarse", "quick")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table.
+    """One line of a table, or one for each percentage of the edges that a winner is found for.
 
     Attributes:
-        name: of its folder.
+        name: of the line.
         told: what the table calls it.
         method: how its networks are trained.
         grid: the settings that are tried.
         given: settings of every run.
-        theta: settings are judged by the accuracy with this percentage of the edges.
+        thetas: settings are judged by the accuracy with these percentages of the edges, each for itself.
         pruning: whether bad settings are stopped early.
         first_rung: the epochs of the first rung of successive halving, if they are not a sweep's own.
+        part: which part of the paper's grid is tried, if not all of it.
     """
 
     name: str
@@ -36,41 +36,64 @@ class Row:
     method: Method
     grid: Grid
     given: Mapping[str, Any] = field(default_factory=dict)
-    theta: int = 100
+    thetas: tuple[int, ...] = (100,)
     pruning: bool = True
     first_rung: int | None = None
+    part: GridName = "paper"
+
+    @property
+    def folder(self) -> str:
+        return self.name if self.part == "paper" else f"{self.name}-{self.part}"
 
 
 def paper_rows(grid: GridName) -> list[Row]:
     """Table 1: the paper's methods, with its grid or a part of it.
 
-    >>> [(row.name, len(row.grid.points())) for row in paper_rows("paper")]
-    [('sfw-if', 200), ('sfw', 200), ('sgd', 8)]
-    >>> [(row.name, len(row.grid.points())) for row in paper_rows("coarse")]
-    [('sfw-if-coarse', 18), ('sfw-coarse', 18), ('sgd-coarse', 4)]
+    Few settings are all trained to their end: halving would compare the first of them with next to nothing.
+
+    >>> [(row.name, len(row.grid.points()), row.pruning) for row in paper_rows("paper")]
+    [('sfw-if', 200, True), ('sfw', 200, True), ('sgd', 8, False)]
+    >>> [(row.folder, len(row.grid.points())) for row in paper_rows("coarse")]
+    [('sfw-if-coarse', 18), ('sfw-coarse', 18), ('sgd-coarse', 3)]
     """
     make = {"paper": paper_grid, "coarse": _coarse_grid, "quick": quick_grid}[grid]
-    suffix = "-coarse" if grid == "coarse" else ""
     rung = 1 if grid == "coarse" else None
-    return [Row(f"{method}{suffix}", method, method, make(method, 2), first_rung=rung) for method in METHODS]
+    rows = [Row(method, method, method, make(method, 2), first_rung=rung, part=grid) for method in METHODS]
+    return [replace(row, pruning=len(row.grid.points()) >= 10) for row in rows]
 
 
 def _coarse_grid(method: Method, layers: int) -> Grid:
-    """The part of the paper's grid around what is best for MNIST's perceptron: ``L = 4`` and radii 1 and 10."""
+    """The part of the paper's grid around what is best for MNIST's perceptron.
+
+    That is ``L = 4`` with radii 1 and 10 for SFW-IF, ``L = 64`` with radii 1 and 50 for SFW, and ``L = 1`` for SGD.
+    """
     if method == "sgd":
-        return Grid({"smoothness": [1.0, 4.0, 16.0, 64.0]})
-    radii = {"radius 1": [1.0, 5.0], **{f"radius {layer}": [5.0, 10.0, 50.0] for layer in range(2, layers + 1)}}
-    return Grid({"smoothness": [1.0, 4.0, 16.0], **radii})
+        return Grid({"smoothness": [1.0, 4.0, 16.0]})
+    around, second = (
+        ([1.0, 4.0, 16.0], [5.0, 10.0, 50.0]) if method == "sfw-if" else ([16.0, 64.0, 256.0], [10.0, 50.0, 100.0])
+    )
+    return Grid(
+        {"smoothness": around, "radius 1": [1.0, 5.0]} | {f"radius {layer}": second for layer in range(2, layers + 1)}
+    )
 
 
 @dataclass(frozen=True)
 class _Choices:
-    """What is tried on one network beyond the paper."""
+    """What is tried on one network beyond the paper.
 
-    ours: Mapping[int, Mapping[str, list[Any]]]  # of sfw-if, by the percentage of the edges that it is judged with
-    rates: list[float]  # of the rivals, from the smallest
+    Attributes:
+        ours: of sfw-if, by the percentage of the edges that it is judged with.
+        rates: learning rates of each rival.
+        decay: weight decays of SGD.
+        shrinkage: penalties of proximal SGD.
+        keep: percentages of the edges to prune to, and to judge SGD and proximal SGD with.
+    """
+
+    ours: Mapping[int, Mapping[str, list[Any]]]
+    rates: Mapping[Method, list[float]]
+    decay: list[float]
     shrinkage: list[float]
-    keep: tuple[int, ...]  # per cent of the edges to prune to
+    keep: tuple[int, ...]
 
 
 CHOICES = {
@@ -92,7 +115,13 @@ CHOICES = {
                 "constrained_lr": [4.0, 8.0],
             },
         },
-        rates=[0.05, 0.1, 0.2],
+        rates={
+            "sgd": [0.05, 0.1, 0.2],
+            "prune": [0.05, 0.1, 0.2],
+            "gradual": [0.05, 0.1, 0.2],
+            "proximal": [0.05, 0.1, 0.2],
+        },
+        decay=[0.0, 1e-4],
         shrinkage=[3e-5, 1e-4, 3e-4],
         keep=(5, 2),
     ),
@@ -106,7 +135,8 @@ CHOICES = {
                 "constrained_lr": [4.0],
             },
         },
-        rates=[0.05, 0.1],
+        rates={"sgd": [0.05, 0.1], "prune": [0.05, 0.1], "gradual": [0.05, 0.1], "proximal": [0.1]},
+        decay=[0.0],
         shrinkage=[1e-4, 3e-4],
         keep=(5,),
     ),
@@ -127,8 +157,14 @@ CHOICES = {
                 "constrained_lr": [3.0, 8.0],
             },
         },
-        rates=[0.02, 0.05],
-        shrinkage=[1e-4, 3e-4],
+        rates={
+            "sgd": [0.01, 0.02, 0.05],
+            "prune": [0.01, 0.02, 0.05],
+            "gradual": [0.02, 0.05, 0.1],
+            "proximal": [0.02, 0.05],
+        },
+        decay=[0.0, 1e-3],
+        shrinkage=[3e-5, 1e-4, 3e-4],
         keep=(5,),
     ),
 }
@@ -142,25 +178,24 @@ def beyond_rows(experiment: str, *, quick: bool = False) -> list[Row]:
     """
     choices = CHOICES[experiment]
     ours = {"schedule": "cosine", "every_gradient": True, "init": "alive"}
-    momentum: dict[str, Any] = {"momentum": 0.9}
-    cosine = {**momentum, "schedule": "cosine"}
+    cosine: dict[str, Any] = {"momentum": 0.9, "schedule": "cosine"}
+    rates: dict[Method, dict[str, list[Any]]] = {method: {"lr": lr} for method, lr in choices.rates.items()}
     rows = [
-        Row(f"sfw-if-{theta}", "sfw-if", "sfw-if", Grid(grid), ours, theta=theta)
+        Row(f"sfw-if-{theta}", "sfw-if", "sfw-if", Grid(grid), ours, thetas=(theta,))
         for theta, grid in choices.ours.items()
     ]
-    rates: dict[str, list[Any]] = {"lr": choices.rates}
-    rows.append(Row("sgd", "SGD; few edges: pruned at the end", "sgd", Grid(rates), cosine))
-    both: dict[str, list[Any]] = {"lr": choices.rates[:2], "schedule": ["constant", "cosine"]}
+    decayed = Grid({**rates["sgd"], "weight_decay": choices.decay})
+    rows.append(Row("sgd", "SGD; few edges: pruned at the end", "sgd", decayed, cosine, thetas=(100, *choices.keep)))
     for keep in choices.keep:
         late, early = f"pruned to {keep} %, last 5 epochs fine-tuned", f"gradually pruned to {keep} %"
-        part = {"keep": keep / 100}
+        part = {**cosine, "keep": keep / 100}
         rows += [
-            Row(f"prune-{keep}", late, "prune", Grid(both), momentum | part, theta=keep),
-            Row(f"gradual-{keep}", early, "gradual", Grid(rates), cosine | part, theta=keep),
+            Row(f"prune-{keep}", late, "prune", Grid(rates["prune"]), part, thetas=(keep,)),
+            Row(f"gradual-{keep}", early, "gradual", Grid(rates["gradual"]), part, thetas=(keep,)),
         ]
-    shrunk = {"lr": choices.rates[:2], "shrinkage": choices.shrinkage}
-    given = {**cosine, "shrinkage": choices.shrinkage[0]}
-    rows.append(Row("proximal", "proximal SGD (soft-thresholding)", "proximal", Grid(shrunk), given, theta=5))
+    shrunk, given = {**rates["proximal"], "shrinkage": choices.shrinkage}, {**cosine, "shrinkage": choices.shrinkage[0]}
+    told = "proximal SGD (soft-thresholding)"
+    rows.append(Row("proximal", told, "proximal", Grid(shrunk), given, thetas=choices.keep))
     # While steps are long and edges are not yet pruned, a network says little about what it will be: the best setting of
     # sfw-if on MNIST is among the last after two epochs. So every setting is trained to its end.
     return [replace(row, pruning=False, grid=_corner(row.grid) if quick else row.grid) for row in rows]

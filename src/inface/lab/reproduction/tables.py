@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +21,7 @@ from .rows import GridName, Row, beyond_rows, paper_rows
 
 __all__ = ["reproduce_beyond", "reproduce_paper"]
 
-FORMAT = 3
+FORMAT = 4
 AGAIN = "; without it, the same command makes it again from what is trained"
 
 Show = Callable[[str, Progress], None]
@@ -57,9 +57,7 @@ def reproduce_paper(
     quick = grid == "quick"
     table = _Table("table1-quick" if quick else "table1", paper_page, out, results, jobs, data, show, quick=quick)
     chosen = {"paper": "", "quick": " --quick", "coarse": " --grid coarse"}[grid]
-    for experiment in experiments:
-        for row in _some(paper_rows(grid), only):
-            table.add(experiment, row, f"inface reproduce table1 --experiment {experiment}{chosen} --jobs {jobs}")
+    table.fill({experiment: paper_rows(grid) for experiment in experiments}, only, f"table1{chosen}")
     return table.page
 
 
@@ -87,19 +85,9 @@ def reproduce_beyond(
         show: as there.
     """
     table = _Table("table2-quick" if quick else "table2", beyond_page, out, results, jobs, data, show, quick=quick)
-    for experiment in experiments:
-        for row in _some(beyond_rows(experiment, quick=quick), only):
-            chosen = " --quick" if quick else ""
-            table.add(experiment, row, f"inface reproduce table2 --experiment {experiment}{chosen} --jobs {jobs}")
+    rows = {experiment: beyond_rows(experiment, quick=quick) for experiment in experiments}
+    table.fill(rows, only, "table2 --quick" if quick else "table2")
     return table.page
-
-
-def _some(rows: list[Row], only: Sequence[str] | None) -> list[Row]:
-    known = [row.name for row in rows]
-    for name in only or ():
-        if name not in known:
-            raise ArgumentError(f"only: wanted {', '.join(known)}, got {name}{suggestion(name, known)}")
-    return [row for row in rows if only is None or row.name in only]
 
 
 class _Table:
@@ -120,26 +108,47 @@ class _Table:
         self.write, self.out, self.jobs, self.data, self.show, self.quick = write, out / name, jobs, data, show, quick
         self.file, self.page = results / f"{name}.json", results / f"{name}.md"
 
-    def add(self, experiment: str, row: Row, command: str) -> None:
+    def fill(self, rows: Mapping[str, list[Row]], only: Sequence[str] | None, command: str) -> None:
+        """Do the sweeps of the rows of every experiment, or only some; those that are done are not done again."""
+        known = list(dict.fromkeys(row.name for some in rows.values() for row in some))
+        for name in only or ():
+            if name not in known:
+                raise ArgumentError(f"--only: wanted {', '.join(known)}, got {name}{suggestion(name, known)}")
+        todo = [(experiment, row) for experiment, some in rows.items() for row in some if not only or row.name in only]
+        for experiment, row in todo:  # what cannot be continued is better known before hours of training
+            self._room(self._read(), experiment, row)
+        for experiment, row in todo:
+            self._add(experiment, row, f"inface reproduce {command} --experiment {experiment} --jobs {self.jobs}")
+
+    def _add(self, experiment: str, row: Row, command: str) -> None:
         """Do the sweep of a row, unless it is done, and write the table with it."""
-        self._read()  # what cannot be continued is better known before hours of training
         found = self._swept(self._plan(experiment, row), f"{experiment} {row.name}")
         table = self._read()
-        rows = table["experiments"].setdefault(experiment, {})
-        rows[row.method if self.write is paper_page else row.name] = {
+        self._room(table, experiment, row)[row.name] = {
             "told": row.told,
             "method": row.method,
             "command": command,
             "versions": _versions(),
-            "chosen_with": row.theta,
-            "grid": {name: list(values) for name, values in row.grid.axes.items()},
-            **{key: found[key] for key in ("best", "validation", "final", "diverged", "trial_seconds")},
+            "jobs": self.jobs,
+            "grid": _axes(row),
+            "part": row.part,
+            "winners": _winners(found),
+            "trial_seconds": found["trial_seconds"],
             "trials": [
                 {key: trial[key] for key in ("settings", "state", "epochs", "value")} for trial in found["trials"]
             ],
         }
         write_json(self.file, table)
         write_text(self.page, self._page(table))
+
+    def _room(self, table: dict[str, Any], experiment: str, row: Row) -> dict[str, Any]:
+        """The rows of an experiment; what was found with other settings is not replaced in silence."""
+        rows: dict[str, Any] = table["experiments"].setdefault(experiment, {})
+        if row.name in rows and rows[row.name]["grid"] != _axes(row):
+            raise ArgumentError(
+                f"{self.file}: has {row.name} of {experiment} with another grid; wanted another --results"
+            )
+        return rows
 
     def _read(self) -> dict[str, Any]:
         """The table so far: one that a page can be made of."""
@@ -167,13 +176,13 @@ class _Table:
                 jobs=self.jobs,
                 show=None if show is None else lambda state: show(title, state),
             )
-            lost = wanted - len(found["final"])
+            lost = wanted - min(len(end["final"]) for end in (found, *found["also"]))
             if not lost or seeds >= 2 * wanted:
                 return found
             seeds += lost
 
     def _plan(self, experiment: str, row: Row) -> Plan:
-        folder = str(self.out / experiment / row.name)
+        folder = str(self.out / experiment / row.folder)
         given = {**row.given, "epochs": 3} if self.quick else row.given
         return Plan(
             settings_for(experiment, method=row.method, **given),
@@ -182,11 +191,29 @@ class _Table:
             f"{experiment} {row.method}",
             row.grid,
             pruning=row.pruning,
-            theta=row.theta,
+            theta=row.thetas[0],
+            also=row.thetas[1:],
             seeds=1 if self.quick else 3,
             data=self.data,
             first_rung=row.first_rung,
         )
+
+
+def _axes(row: Row) -> dict[str, Any]:
+    return {name: list(values) for name, values in row.grid.axes.items()}
+
+
+def _winners(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The settings that won, each with the percentages of the edges that it did best with."""
+    winners: list[dict[str, Any]] = []
+    for end in (found, *found["also"]):
+        same = next((winner for winner in winners if winner["best"] == end["best"]), None)
+        if same is None:
+            same = {"chosen_with": [], "validation": [], **{key: end[key] for key in ("best", "final", "diverged")}}
+            winners.append(same)
+        same["chosen_with"].append(end["theta"])
+        same["validation"].append(end["validation"])
+    return winners
 
 
 def _versions() -> dict[str, str]:

@@ -29,6 +29,7 @@ AXES = (
     "batch_size",
     "epochs",
     "keep",
+    "weight_decay",
     "shrinkage",
 )
 

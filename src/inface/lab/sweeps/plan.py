@@ -34,6 +34,7 @@ class Plan:
         pruning: whether bad settings are stopped early, by successive halving.
         first_rung: after how many epochs the first of them are stopped; if None, one in twelve of the epochs.
         theta: settings are judged by the metric with this percentage of the edges.
+        also: other percentages that a winner is found for, among the same runs.
         seeds: how often the winner is trained on all training data and measured on the test data.
         data: the data folder, if it is not the usual one.
     """
@@ -49,6 +50,7 @@ class Plan:
     seeds: int = 3
     data: str | None = None
     first_rung: int | None = None
+    also: tuple[int, ...] = ()
 
     @property
     def experiment(self) -> Experiment:
@@ -67,10 +69,9 @@ class Plan:
         """The study that chooses."""
         return Place(self.storage, self.study)
 
-    @property
-    def final(self) -> Place:
-        """The study of the winner's final runs."""
-        return Place(self.storage, f"{self.study} final")
+    def final(self, key: str) -> Place:
+        """The study of the final runs of a winner; with more settings there may be another."""
+        return Place(self.storage, f"{self.study} final {key}")
 
     @property
     def agenda(self) -> Agenda:

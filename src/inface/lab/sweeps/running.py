@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from inface.lab.crew import work
 from inface.lab.errors import ArgumentError
 from inface.lab.files import read_json, write_json
-from inface.lab.settings import Settings
 
 from .deaths import Deaths
 from .plan import Plan, point_of
 from .study import open_study
 from .trials import Agenda, audit, best_of, key_in, revive
-from .worker import final_identity, finish, tune, winner
+from .worker import Winner, final_identity, finish, tune, winner
 
 if TYPE_CHECKING:
     from optuna.study import Study
+    from optuna.trial import FrozenTrial
 
 __all__ = ["Progress", "Stage", "sweep"]
 
@@ -70,12 +70,9 @@ def sweep(plan: Plan, *, jobs: int = 1, show: Callable[[Progress], None] | None 
         revive(study)
         audit(study, plan.tuning, plan.agenda)
         _until_done(study, plan.agenda, "settings", jobs, tune, (plan,), show)
-        best = winner(plan, study)
-        last = None
-        if plan.seeds:
-            last = open_study(plan.final, plan.direction, final_identity(plan, best))
-            _until_done(last, plan.final_agenda, "final runs", jobs, finish, (plan, best), show)
-        results = _results(plan, study, best, last, time.time() - begun)
+        winners = [winner(plan, study, theta) for theta in (plan.theta, *plan.also)]
+        ends = [_finished(plan, best, jobs, show) for best in winners]
+        results = _results(plan, study, ends, time.time() - begun)
     write_json(Path(plan.out) / "results.json", results)
     return results
 
@@ -124,7 +121,23 @@ def _progress(study: Study, agenda: Agenda, stage: Stage, jobs: int) -> Progress
     return Progress(stage, len(ended), total, pruned, len(running), None if best is None else best.value, left)
 
 
-def _results(plan: Plan, study: Study, best: Settings, last: Study | None, seconds: float) -> dict[str, Any]:
+def _finished(plan: Plan, best: Winner, jobs: int, show: Callable[[Progress], None] | None) -> dict[str, Any]:
+    """The final runs of a winner, as plain data."""
+    finals: list[FrozenTrial] = []
+    if plan.seeds:
+        study = open_study(plan.final(best.key), plan.direction, final_identity(plan, best))
+        _until_done(study, plan.final_agenda, "final runs", jobs, finish, (plan, best), show)
+        finals = sorted(plan.final_agenda.ended(study), key=lambda trial: trial.params["seed"])
+    return {
+        "theta": best.theta,
+        "best": best.settings.to_dict(),
+        "validation": best.value,
+        "final": [trial.user_attrs["summary"] for trial in finals if "summary" in trial.user_attrs],
+        "diverged": [trial.params["seed"] for trial in finals if "summary" not in trial.user_attrs],
+    }
+
+
+def _results(plan: Plan, study: Study, ends: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     """Everything that a sweep found, as plain data."""
     ended = plan.agenda.ended(study)
     trials = [
@@ -134,20 +147,22 @@ def _results(plan: Plan, study: Study, best: Settings, last: Study | None, secon
             "epochs": trial.user_attrs.get("summary", {}).get("epochs") or max(trial.intermediate_values, default=0),
             "value": trial.value,
             "diverged": "diverged" in trial.user_attrs,
-            "seconds": None if trial.duration is None else round(trial.duration.total_seconds(), 1),
+            "seconds": _seconds(trial),
         }
         for trial in ended
     ]
-    finals = [] if last is None else sorted(plan.final_agenda.ended(last), key=lambda trial: trial.params["seed"])
-    chosen = best_of(study)
     return {
         "identity": plan.identity(),
         "direction": plan.direction,
-        "best": best.to_dict(),
-        "validation": None if chosen is None else chosen.value,
         "trials": trials,
-        "final": [trial.user_attrs["summary"] for trial in finals if "summary" in trial.user_attrs],
-        "diverged": [trial.params["seed"] for trial in finals if "summary" not in trial.user_attrs],
-        "trial_seconds": round(sum(trial.duration.total_seconds() for trial in ended if trial.duration), 1),
+        **ends[0],
+        "also": ends[1:],
+        "trial_seconds": round(sum(_seconds(trial) for trial in ended), 1),
         "seconds": round(seconds, 1),
     }
+
+
+def _seconds(trial: FrozenTrial) -> float:
+    """How long a setting was trained; of one that was stopped early, from its last start."""
+    took = trial.duration.total_seconds() if trial.duration else 0.0
+    return round(trial.user_attrs.get("summary", {}).get("seconds", took), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,30 +21,44 @@ from inface.lab.training import Record, train
 from .grids import search_space
 from .plan import Plan, key_of, parameters_of, point_of
 from .study import open_study
-from .trials import best_of, hand_back, held, next_trial, tell
+from .trials import counted, hand_back, held, next_trial, tell
 
 if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
 
-__all__ = ["final_identity", "finish", "tune", "winner"]
+__all__ = ["Winner", "final_identity", "finish", "tune", "winner"]
 
-REDUCTION = 3  # of the settings, one in so many goes on to the next rung of successive halving
 FIRST_RUNG = 12  # the first rung is at one in so many epochs
+
+
+@dataclass(frozen=True)
+class Winner:
+    """A setting that did best.
+
+    Attributes:
+        theta: with this percentage of the edges.
+        key: its name.
+        settings: of its run on the validation data.
+        value: how it did there.
+    """
+
+    theta: int
+    key: str
+    settings: Settings
+    value: float
 
 
 def tune(plan: Plan) -> None:
     """Try settings until none is left to try."""
     import optuna
 
+    from .halving import Halving
+
     torch.set_num_threads(1)
     rung = plan.first_rung or max(1, round(plan.base.epochs / FIRST_RUNG))
     study = open_study(plan.tuning, plan.direction, plan.identity())
-    study.pruner = (
-        optuna.pruners.SuccessiveHalvingPruner(min_resource=rung, reduction_factor=REDUCTION)
-        if plan.pruning
-        else optuna.pruners.NopPruner()
-    )
+    study.pruner = Halving(rung) if plan.pruning else optuna.pruners.NopPruner()
     study.sampler = optuna.samplers.TPESampler(multivariate=True, constant_liar=True)
     data, agenda = load_data(plan.experiment, plan.data), plan.agenda
     while (trial := next_trial(study, plan.tuning, agenda)) is not None:
@@ -55,34 +69,43 @@ def tune(plan: Plan) -> None:
             _attempt(study, trial, plan.settings(point), plan.folder(key), data, plan.theta)
 
 
-def finish(plan: Plan, best: Settings) -> None:
-    """Train the winner on all training data, once for each seed, and measure it on the test data."""
+def finish(plan: Plan, best: Winner) -> None:
+    """Train a winner on all training data, once for each seed, and measure it on the test data."""
     import optuna
 
     torch.set_num_threads(1)
-    study = open_study(plan.final, plan.direction, final_identity(plan, best))
+    study = open_study(plan.final(best.key), plan.direction, final_identity(plan, best))
     study.pruner = optuna.pruners.NopPruner()
     data, agenda = load_data(plan.experiment, plan.data), plan.final_agenda
-    while (trial := next_trial(study, plan.final, agenda)) is not None:
+    while (trial := next_trial(study, plan.final(best.key), agenda)) is not None:
         with suppress(optuna.exceptions.UpdateFinishedTrialError):
             seed = trial.suggest_int("seed", 0, 2**31 - 1)
-            settings = replace(best, seed=seed, measured_on="test")
-            _attempt(study, trial, settings, Path(plan.out) / "final" / str(seed), data, plan.theta)
+            settings = replace(best.settings, seed=seed, measured_on="test")
+            _attempt(study, trial, settings, Path(plan.out) / "final" / best.key / str(seed), data, plan.theta)
 
 
-def final_identity(plan: Plan, best: Settings) -> dict[str, Any]:
+def final_identity(plan: Plan, best: Winner) -> dict[str, Any]:
     """What the study of the final runs must have been made for."""
-    return {**plan.identity(), "winner": best.to_dict()}
+    return {**plan.identity(), "winner": best.settings.to_dict()}
 
 
-def winner(plan: Plan, study: Study) -> Settings:
-    """The settings that did best on the validation data."""
-    best = best_of(study)
-    if best is None:
+def winner(plan: Plan, study: Study, theta: int | None = None) -> Winner:
+    """The settings that did best on the validation data; with so many per cent of the edges, if not those of the plan."""
+    theta = theta or plan.theta
+    values: dict[int, float] = {}
+    for trial in counted(study):
+        if trial.state.name == "COMPLETE":
+            value = trial.value if theta == plan.theta else trial.user_attrs["summary"]["kept"][str(theta)]
+            if value is not None:
+                values[trial.number] = value
+    if not values:
         raise LabError(
             f"{plan.out}: no setting came to its end: the loss became infinite or not a number in all of them"
         )
-    return plan.settings(point_of(best.params))
+    sign = 1 if study.direction.name == "MAXIMIZE" else -1
+    best = max(values, key=lambda number: sign * values[number])
+    point = point_of(study.get_trials(deepcopy=False)[best].params)
+    return Winner(theta, key_of(point), plan.settings(point), values[best])
 
 
 def _suggested(plan: Plan, trial: Trial) -> dict[str, Any]:
