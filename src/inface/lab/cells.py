@@ -59,8 +59,8 @@ class Effort:
         together: networks that are trained at once.
         quick: a corner of the grid.
 
-    >>> Effort().sizes("sfw-if"), Effort().sizes("sgd")
-    ([200, 50, 12], [8, 2, 1])
+    >>> Effort().ladder("sfw-if"), Effort().ladder("sgd")
+    ([(1, 200), (4, 50), (25, 12)], [(25, 8)])
     """
 
     rungs: tuple[int, ...] = (1, 4, 25)
@@ -74,12 +74,12 @@ class Effort:
         """The settings that are tried with so many constrained layers."""
         return (quick_grid if self.quick else paper_grid)(method, layers).points()
 
-    def sizes(self, method: Method) -> list[int]:
-        """How many settings are on each rung."""
-        sizes = [len(self.points(method))]
-        for _ in self.rungs[1:]:
-            sizes.append(max(1, sizes[-1] // self.one_in))
-        return sizes
+    def ladder(self, method: Method) -> list[tuple[int, int]]:
+        """The epochs of each rung, and how many settings are on it; those that are trained at once anyway need no rungs."""
+        size = len(self.points(method))
+        if size <= self.together:
+            return [(self.rungs[-1], size)]
+        return [(epochs, max(1, size // self.one_in**rung)) for rung, epochs in enumerate(self.rungs)]
 
 
 QUICK = Effort(rungs=(2, 5), trials=3, samples=10_000, quick=True)
@@ -113,8 +113,8 @@ class CellTask:
 
     @property
     def total(self) -> float:
-        tried = zip(self.effort.sizes(self.cell.method), self.effort.rungs, strict=True)
-        return sum(size * epochs for size, epochs in tried) + self.effort.trials * self.effort.rungs[-1]
+        tried = sum(size * epochs for epochs, size in self.effort.ladder(self.cell.method))
+        return tried + self.effort.trials * self.effort.rungs[-1]
 
     @property
     def file(self) -> Path:
@@ -169,21 +169,23 @@ class _Study:
 
     def _tuned(self) -> tuple[Settings | None, list[dict[str, Any]]]:
         """The best settings, if any network stayed finite, and how all of them did."""
-        base, rungs = self.cell.settings(self.effort.samples), self.effort.rungs
+        base, ladder = self.cell.settings(self.effort.samples), self.effort.ladder(self.cell.method)
         layers = len(experiment_of(base).sets)
         left = [applied(base, point, layers) for point in self.effort.points(self.cell.method, layers)]
         tried: list[dict[str, Any]] = []
-        for rung, (epochs, size) in enumerate(zip(rungs, [*self.effort.sizes(self.cell.method)[1:], 1], strict=True)):
+        for rung, (epochs, _) in enumerate(ladder):
             chosen = [replace(one, epochs=epochs) for one in left]
             scores: list[float | None] = []
             for number, part in enumerate(_groups(len(chosen), self.effort.together)):
-                scores += self._scored(chosen[part], self.place / f"rung-{rung}-{number}.json", rung)
+                file, told = self.place / f"rung-{rung}-{number}.json", f"rung {rung + 1} of {len(ladder)}"
+                scores += self._scored(chosen[part], file, told, last=rung == len(ladder) - 1)
             ranked = sorted(zip(scores, chosen, strict=True), key=lambda pair: _rank(pair[0]))
             tried += [{"epochs": epochs, **_point(settings), "mse": value} for value, settings in ranked]
+            size = ladder[rung + 1][1] if rung + 1 < len(ladder) else 1
             left = [settings for value, settings in ranked[:size] if value is not None]
         return (left[0] if left else None), tried
 
-    def _scored(self, settings: list[Settings], file: Path, rung: int) -> list[float | None]:
+    def _scored(self, settings: list[Settings], file: Path, told: str, *, last: bool) -> list[float | None]:
         """The validation errors of settings that are trained together, from a file if they were."""
         made = {"inface": version("inface"), "settings": [resolve(one).to_dict() for one in settings]}
         found = read_json(file) if file.is_file() else {}
@@ -193,9 +195,9 @@ class _Study:
         else:
             with measured() as cost:
                 stack = Stack(settings, samples=self._data(settings[0]))
-                stack.train(self._watch(len(settings), f"rung {rung + 1} of {len(self.effort.rungs)}"))
+                stack.train(self._watch(len(settings), told))
                 scores = stack.scores()
-                if rung == len(self.effort.rungs) - 1:
+                if last:
                     self._keep_best(stack, scores)
             found = {"made": made, "mse": scores, **cost}
             write_json(file, found)
