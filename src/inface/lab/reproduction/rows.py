@@ -128,11 +128,11 @@ CHOICES = {
     "mnist-conv": _Choices(
         ours={
             5: {
-                "radius": [[0.5, 5], [1, 10]],
+                "radius": [[2, 2], [5, 2]],
                 "free_momentum": [0.9],
-                "lr": [0.2],
+                "lr": [0.4],
                 "momentum": [0.98],
-                "constrained_lr": [4.0],
+                "constrained_lr": [8.0],
             },
         },
         rates={"sgd": [0.05, 0.1], "prune": [0.05, 0.1], "gradual": [0.05, 0.1], "proximal": [0.1]},
