@@ -135,6 +135,32 @@ def test_a_study_of_another_version_is_not_continued(tmp_path):
         study_of(plan)
 
 
+@pytest.mark.parametrize("lost", [1, 25])
+def test_a_study_whose_last_line_was_cut_off_goes_on(tmp_path, lost):
+    """As by a full disk, or when the power is lost."""
+    plan = plan_in(tmp_path)
+    audit(study_of(plan), plan.tuning, plan.agenda)
+    journal = tmp_path / "study.journal"
+    journal.write_bytes(journal.read_bytes()[:-lost])
+    tune(plan)
+    tune(plan)
+    assert len(counted(study_of(plan))) == 4
+    assert all(json.loads(line) for line in journal.read_text().splitlines())
+
+
+def test_a_study_that_is_damaged_in_its_middle_is_named_with_the_line(tmp_path):
+    plan = plan_in(tmp_path)
+    study = study_of(plan)
+    journal = tmp_path / "study.journal"
+    first, *others = journal.read_text().splitlines()
+    journal.write_text("\n".join([first, "{" + others[0], *others]) + "\n")
+    with pytest.raises(LabError, match=f"^{journal}: line 2 is not JSON: Expecting"):
+        study_of(plan)
+    journal.write_text("\n".join([first, *others, "{", first]) + "\n")
+    with pytest.raises(LabError, match=f"^{journal}: line {len(others) + 2} is not JSON: Expecting"):
+        study.get_trials()
+
+
 def test_every_setting_waits_once_however_often_it_is_asked_for(tmp_path):
     place = Place(str(tmp_path), "study")
     study = open_study(place, "maximize", {})
@@ -521,6 +547,17 @@ def test_what_would_be_ignored_or_makes_no_sense_is_refused_in_one_line(tmp_path
     assert told in error
     assert error.count("\n") == 1
     assert not Path("sweep").exists()
+
+
+@pytest.mark.parametrize("words", ["--out FILE", "--out FILE/below", "--out sweep --storage FILE", "--out /proc/foo"])
+def test_a_place_that_cannot_be_a_folder_is_named_in_one_line(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").touch()
+    assert command(["sweep", "digits", *words.split()]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"inface: {words.split()[-1]}: cannot be the folder of a study: ")
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [tmp_path / "FILE"]
 
 
 def test_a_grid_may_list_what_the_method_needs(tmp_path):
