@@ -11,7 +11,7 @@ from dataclasses import replace
 import optuna
 import pytest
 
-from inface.lab import LabError, Settings
+from inface.lab import LabError, Run, Settings, plain, train
 from inface.lab.claiming import claimed
 from inface.lab.sweeps import Grid, Plan, sweep, trials
 from inface.lab.sweeps.running import _progress
@@ -248,6 +248,45 @@ def test_the_rungs_that_a_killed_worker_reached_are_those_of_the_next(plan):
     assert again.state.name == "COMPLETE"
     assert {name: again.system_attrs[name] for name in rungs} == rungs
     assert again.intermediate_values == again.intermediate_values | dead.intermediate_values
+
+
+def cut_off(plan):
+    """The run of a setting whose worker died after five epochs, with a checkpoint."""
+    key, point = min(plan.points().items())
+
+    def leave(record):
+        if record["kind"] == "epoch" and record["epoch"] == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(plan.settings(point), plan.folder(key), watch=leave, checkpoint_seconds=0)
+    return Run(plan.folder(key))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda run: run.metrics_file.write_bytes(run.metrics_file.read_bytes()[:300]),
+        lambda run: run.checkpoint_file.write_bytes(run.checkpoint_file.read_bytes()[:300]),
+    ],
+    ids=["metrics", "checkpoint"],
+)
+def test_a_run_that_cannot_be_continued_is_begun_again(plan, damage):
+    run = cut_off(plan)
+    damage(run)
+    tune(plan)
+    study = study_of(plan)
+    assert Counter(map(key_in, counted(study))) == Counter(list(plan.points()))
+    again = next(trial for trial in counted(study) if plan.folder(key_in(trial)) == run.path)
+    assert [epoch["epoch"] for epoch in run.epochs] == list(range(1, 21))
+    assert again.intermediate_values == {epoch["epoch"]: epoch["metric"] for epoch in run.epochs[:-1]}
+
+
+def test_a_run_on_other_data_ends_the_sweep(plan):
+    run = cut_off(plan)
+    plain.save(run.checkpoint_file, plain.load(run.checkpoint_file) | {"data": 0})
+    with pytest.raises(LabError, match="was trained on other data"):
+        tune(plan)
 
 
 def test_a_setting_that_kills_its_workers_ends_the_sweep_and_is_named(plan, monkeypatch, capfd):

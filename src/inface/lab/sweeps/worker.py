@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from inface.lab.building import load_data
-from inface.lab.errors import Diverged, LabError, Occupied
+from inface.lab.errors import Broken, Diverged, LabError, Occupied
 from inface.lab.experiment import Data
 from inface.lab.files import read_lines
 from inface.lab.run import Run
@@ -126,7 +126,10 @@ def _attempt(study: Study, trial: Trial, settings: Settings, folder: Path, data:
         with held(trial) as check:
             watch = _reporting(trial, settings.epochs, folder, check)
             judged = theta if settings.measured_on == "validation" else 100
-            run = train(settings, folder, samples=data, resume=True, watch=watch, theta=judged)
+            try:
+                run = train(settings, folder, samples=data, resume=True, watch=watch, theta=judged)
+            except Broken:  # by a machine that lost its power
+                run = train(settings, folder, samples=data, overwrite=True, watch=watch, theta=judged)
         value = _value(run, theta)
         trial.set_user_attr("summary", run.summary)
         tell(study, trial, value)
