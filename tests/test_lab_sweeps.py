@@ -560,6 +560,44 @@ def test_a_place_that_cannot_be_a_folder_is_named_in_one_line(tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == [tmp_path / "FILE"]
 
 
+def test_missing_data_is_named_once_and_nothing_is_begun(tmp_path, capfd):
+    words = ["sweep", "mnist-mlp", "--data", str(tmp_path / "nowhere"), "--out", str(tmp_path / "sweep"), "--jobs", "2"]
+    assert command(words) == 1
+    missing = tmp_path / "nowhere" / "mnist" / "train-images-idx3-ubyte.gz"
+    assert capfd.readouterr().err == f"inface: {missing}: is not there; inface data fetch mnist downloads it\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_experiment_without_validation_data_is_refused_and_nothing_is_begun(tmp_path, capfd):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from dataclasses import replace\n"
+        "from inface.lab.experiments import digits\n"
+        "own = replace(digits(), data=lambda folder: replace(digits().data(folder), held_out=0))\n"
+    )
+    assert command(["sweep", f"{file}:own", "--out", str(tmp_path / "sweep")]) == 2
+    assert "own.py:own: has no validation data" in capfd.readouterr().err
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_sweep_that_is_done_needs_no_data(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from dataclasses import replace\n"
+        "from inface.lab.experiments import digits\n"
+        "def data(folder):\n"
+        "    (folder / 'here').read_text()\n"
+        "    return digits().data(folder)\n"
+        "own = replace(digits(), data=data)\n"
+    )
+    (tmp_path / "here").touch()
+    base = replace(BASE, experiment=f"{file}:own", epochs=1)
+    plan = plan_in(tmp_path / "sweep", base=base, grid=Grid({"lr": [0.1]}), data=str(tmp_path))
+    found = sweep(plan)
+    (tmp_path / "here").unlink()
+    assert sweep(plan)["final"] == found["final"]
+
+
 def test_a_grid_may_list_what_the_method_needs(tmp_path):
     (tmp_path / "grid.yaml").write_text("lr: [0.1]\nshrinkage: [0.001, 0.0001]\n")
     base, grid = _tried("digits", {"method": "proximal"}, str(tmp_path / "grid.yaml"))
