@@ -99,8 +99,7 @@ def wait_for(condition, seconds=60):
 def taken_by(study, **changes):
     """A trial that a worker took and never ended."""
     trial = take(study)
-    worker = {"host": socket.gethostname(), "pid": os.getpid(), "started": "1", "seen": time.time()}
-    trial.set_user_attr("worker", {**worker, **changes})
+    trial.set_user_attr("worker", {**trials._myself(), "started": "1", **changes})
     return trial
 
 
@@ -114,6 +113,9 @@ def taken_by(study, **changes):
         ({"host": "elsewhere", "seen": time.time() + 1000}, False),
         ({"started": "1"}, True),  # another process has its number
         ({"pid": 2**22 + 1}, True),
+        ({"pid": 2**22 + 1, "boot": "of a machine with the same name"}, False),
+        ({"pid": 2**22 + 1, "namespace": "of a container with the same name"}, False),
+        ({"boot": "of a machine with the same name", "seen": time.time() - 1000}, True),
         ({"started": trials._started(os.getpid()), "seen": 0}, False),  # suspended, on this machine
     ],
 )
@@ -124,6 +126,24 @@ def test_a_worker_is_dead_that_gives_no_signs_of_life_elsewhere_or_is_no_process
     trial = taken_by(study, **worker)
     assert revive(study) == dead
     assert study.trials[trial.number].state.name == ("FAIL" if dead else "RUNNING")
+
+
+@pytest.mark.parametrize("zone", ["west+5", "east-5"])
+@pytest.mark.parametrize("storage", ["{}", "sqlite:///{}/study.db"])
+def test_a_trial_of_nobody_is_given_up_after_a_moment_whatever_the_time_zone_it_was_taken_in(
+    tmp_path, monkeypatch, storage, zone
+):
+    place = Place(storage.format(tmp_path), "study")
+
+    def take_and_die():
+        time.tzset()
+        open_study(place, "maximize", {}).ask()
+
+    assert ended(forked(take_and_die, TZ=zone)) == [0]
+    study = open_study(place, "maximize", {})
+    assert revive(study) == 0  # it may have been taken just now
+    monkeypatch.setattr(trials, "DEAD", 0.0)
+    assert revive(study) == 1
 
 
 def test_a_setting_whose_worker_died_on_another_machine_is_tried_again(plan):
