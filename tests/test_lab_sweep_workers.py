@@ -244,7 +244,7 @@ def test_settings_are_drawn_no_more_often_than_asked_for_by_any_number_of_worker
     study = study_of(plan)
     workers = [forked(lambda: tune(plan)) for _ in range(3)]
     assert ended(*workers) == [0, 0, 0]
-    assert len(counted(study)) == 5
+    assert len(counted(study)) == len({str(trial.params) for trial in counted(study)}) == 5
     assert sum(trial.state.name != "FAIL" for trial in study.trials) == 5
 
 

@@ -396,6 +396,20 @@ def test_a_setting_whose_worker_died_takes_one_place_among_the_best_third(tmp_pa
     assert halving.prune(study, trial_of("fair", "RUNNING", epoch6=0.0))
 
 
+def test_a_search_draws_the_same_settings_in_another_folder(tmp_path):
+    """The first ten are random, the others are chosen by what came out of those before."""
+
+    def drawn(folder, **changes):
+        plan = plan_in(tmp_path / folder, grid=None, search=13, base=replace(BASE, method="sgd", epochs=1), **changes)
+        tune(plan)
+        return [trial.params for trial in study_of(plan).trials]
+
+    first = drawn("first")
+    assert len({str(point) for point in first}) == 13
+    assert drawn("second") == first
+    assert not any(point in first for point in drawn("third", study="another"))
+
+
 def test_a_sweep_in_which_everything_diverges_says_so(tmp_path):
     plan = plan_in(tmp_path, base=replace(BASE, method="sgd"), grid=Grid({"lr": [1e30]}), seeds=0)
     tune(plan)

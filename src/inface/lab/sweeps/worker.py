@@ -53,13 +53,14 @@ def tune(plan: Plan) -> None:
     """Try settings until none is left to try."""
     import optuna
 
+    from .drawing import Drawing
     from .halving import Halving
 
     torch.set_num_threads(1)
     rung = plan.first_rung or max(1, round(plan.base.epochs / FIRST_RUNG))
     study = open_study(plan.tuning, plan.direction, plan.identity())
     study.pruner = Halving(rung) if plan.pruning else optuna.pruners.NopPruner()
-    study.sampler = optuna.samplers.TPESampler(multivariate=True, constant_liar=True)
+    study.sampler = Drawing(plan.study)
     data, agenda = load_data(plan.experiment, plan.data), plan.agenda
     while (trial := next_trial(study, plan.tuning, agenda)) is not None:
         with suppress(optuna.exceptions.UpdateFinishedTrialError):  # it was taken for dead: it is somebody else's
