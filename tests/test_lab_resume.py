@@ -14,6 +14,7 @@ import torch
 from inface.cli import main
 from inface.cli.app import run as run_command
 from inface.lab import ArgumentError, LabError, Run, Settings, plain, train
+from inface.lab.errors import Broken
 
 IF = Settings(
     "digits",
@@ -248,6 +249,32 @@ def test_a_damaged_checkpoint_is_named_and_nothing_is_lost(stopped, damage):
     assert len(str(error.value).splitlines()) == 1
     assert stopped.checkpoint_file.read_bytes() == found
     assert stopped.metrics_file.read_bytes() == records
+
+
+def test_records_that_are_fewer_than_the_checkpoint_continues_are_named_and_nothing_is_lost(stopped):
+    """As when the power is lost and the last of them had not reached the disk."""
+    records, found = stopped.metrics_file.read_bytes(), stopped.checkpoint_file.read_bytes()
+    for left in (records[:200], None):
+        stopped.metrics_file.unlink() if left is None else stopped.metrics_file.write_bytes(left)
+        told = f"{stopped.metrics_file}: has {len(left or '')} bytes, wanted at least [0-9]+: .*--overwrite starts it again"
+        with pytest.raises(Broken, match=told):
+            train(IF, stopped.path, resume=True)
+        assert stopped.checkpoint_file.read_bytes() == found
+
+
+def test_records_are_on_the_disk_before_the_checkpoint_that_continues_them(tmp_path, monkeypatch):
+    synced, fsync = [], os.fsync
+
+    def spy(handle):
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{handle}"))  # noqa: PTH115, PTH119 - a name to look at
+        synced.append((name.lstrip(".").partition(".")[0], os.fstat(handle).st_size))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    run = train(replace(IF, epochs=2), tmp_path / "run", checkpoint_seconds=0)
+    names = [name for name, _ in synced]
+    assert names == ["config", *["metrics", "checkpoint"] * 9, "metrics", "model", "summary"]
+    assert synced[-3] == ("metrics", run.metrics_file.stat().st_size)
 
 
 def test_the_command_line_ends_with_code_1_on_a_damaged_checkpoint_and_overwrite_helps(stopped, whole, capsys):

@@ -38,14 +38,52 @@ def assert_equal(together, separate):
             assert one["gap"]["exact"] == pytest.approx(other["gap"]["exact"], rel=1e-3)
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS.values(), ids=FLAVOURS)
-def test_networks_with_their_own_settings_end_as_they_do_alone(tmp_path, flavour):
+def of_their_own(base, flavour):
+    """Settings that differ in all that networks of a stack may differ in."""
     own = [{"lr": 0.1, "seed": 0}, {"lr": 0.02, "seed": 1}, {"lr": 0.1, "seed": 2}]
     if flavour["method"] != "sgd":
         for one, radius, rate in zip(own, [(1.0, 5.0), (2.0, 5.0), (3.0, 1.0)], [None, 1.0, 4.0], strict=True):
             one |= {"radius": radius, "constrained_lr": rate}
-    settings = [replace(BASE, **flavour, **one) for one in own]
+    return [replace(base, **flavour, **one) for one in own]
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS.values(), ids=FLAVOURS)
+def test_networks_with_their_own_settings_end_as_they_do_alone(tmp_path, flavour):
+    settings = of_their_own(BASE, flavour)
     assert_equal(train_together(settings), alone(settings, tmp_path))
+
+
+@pytest.fixture
+def double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("flavour", FLAVOURS.values(), ids=FLAVOURS)
+def test_after_hundreds_of_gradients_in_double_precision_the_weights_are_those_of_separate_runs(tmp_path, flavour):
+    (tmp_path / "mine.py").write_text(
+        """
+from dataclasses import replace
+from inface.lab import Split
+from inface.lab.experiments import digits
+
+def data(folder):
+    found = digits().data(folder)
+    train, test = (Split(split.inputs.double(), split.targets) for split in (found.train, found.test))
+    return replace(found, train=train, test=test)
+
+mine = replace(digits(), data=data)
+"""
+    )
+    settings = of_their_own(replace(BASE, experiment=f"{tmp_path / 'mine.py'}:mine", epochs=25), flavour)
+    stack = Stack(settings)
+    stack.train()
+    for number, (one, model) in enumerate(zip(settings, stack.models, strict=True)):
+        run = train(one, tmp_path / str(number))
+        assert run.summary["steps"] == 200
+        torch.testing.assert_close(dict(model.state_dict()), run.weights(), rtol=0, atol=1e-12)
 
 
 def test_networks_of_one_seed_share_their_batches(tmp_path):
@@ -97,6 +135,8 @@ def test_what_networks_cannot_differ_in_is_named():
         )
     with pytest.raises(ArgumentError, match="wanted the method sfw-if, sfw or sgd, got gradual"):
         train_together([replace(BASE, method="gradual", keep=0.1)])
+    with pytest.raises(ArgumentError, match=r"wanted no weight_decay, got 0.001"):
+        train_together([replace(BASE, method="sgd", weight_decay=1e-3)])
     with pytest.raises(ArgumentError, match="at least one network"):
         train_together([])
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import optuna
 import pytest
 
-from inface.lab import LabError, Settings
+from inface.lab import LabError, Run, Settings, plain, train
 from inface.lab.claiming import claimed
 from inface.lab.sweeps import Grid, Plan, sweep, trials
 from inface.lab.sweeps.running import _progress
@@ -99,8 +99,7 @@ def wait_for(condition, seconds=60):
 def taken_by(study, **changes):
     """A trial that a worker took and never ended."""
     trial = take(study)
-    worker = {"host": socket.gethostname(), "pid": os.getpid(), "started": "1", "seen": time.time()}
-    trial.set_user_attr("worker", {**worker, **changes})
+    trial.set_user_attr("worker", {**trials._myself(), "started": "1", **changes})
     return trial
 
 
@@ -114,6 +113,9 @@ def taken_by(study, **changes):
         ({"host": "elsewhere", "seen": time.time() + 1000}, False),
         ({"started": "1"}, True),  # another process has its number
         ({"pid": 2**22 + 1}, True),
+        ({"pid": 2**22 + 1, "boot": "of a machine with the same name"}, False),
+        ({"pid": 2**22 + 1, "namespace": "of a container with the same name"}, False),
+        ({"boot": "of a machine with the same name", "seen": time.time() - 1000}, True),
         ({"started": trials._started(os.getpid()), "seen": 0}, False),  # suspended, on this machine
     ],
 )
@@ -124,6 +126,24 @@ def test_a_worker_is_dead_that_gives_no_signs_of_life_elsewhere_or_is_no_process
     trial = taken_by(study, **worker)
     assert revive(study) == dead
     assert study.trials[trial.number].state.name == ("FAIL" if dead else "RUNNING")
+
+
+@pytest.mark.parametrize("zone", ["west+5", "east-5"])
+@pytest.mark.parametrize("storage", ["{}", "sqlite:///{}/study.db"])
+def test_a_trial_of_nobody_is_given_up_after_a_moment_whatever_the_time_zone_it_was_taken_in(
+    tmp_path, monkeypatch, storage, zone
+):
+    place = Place(storage.format(tmp_path), "study")
+
+    def take_and_die():
+        time.tzset()
+        open_study(place, "maximize", {}).ask()
+
+    assert ended(forked(take_and_die, TZ=zone)) == [0]
+    study = open_study(place, "maximize", {})
+    assert revive(study) == 0  # it may have been taken just now
+    monkeypatch.setattr(trials, "DEAD", 0.0)
+    assert revive(study) == 1
 
 
 def test_a_setting_whose_worker_died_on_another_machine_is_tried_again(plan):
@@ -224,7 +244,7 @@ def test_settings_are_drawn_no_more_often_than_asked_for_by_any_number_of_worker
     study = study_of(plan)
     workers = [forked(lambda: tune(plan)) for _ in range(3)]
     assert ended(*workers) == [0, 0, 0]
-    assert len(counted(study)) == 5
+    assert len(counted(study)) == len({str(trial.params) for trial in counted(study)}) == 5
     assert sum(trial.state.name != "FAIL" for trial in study.trials) == 5
 
 
@@ -248,6 +268,45 @@ def test_the_rungs_that_a_killed_worker_reached_are_those_of_the_next(plan):
     assert again.state.name == "COMPLETE"
     assert {name: again.system_attrs[name] for name in rungs} == rungs
     assert again.intermediate_values == again.intermediate_values | dead.intermediate_values
+
+
+def cut_off(plan):
+    """The run of a setting whose worker died after five epochs, with a checkpoint."""
+    key, point = min(plan.points().items())
+
+    def leave(record):
+        if record["kind"] == "epoch" and record["epoch"] == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(plan.settings(point), plan.folder(key), watch=leave, checkpoint_seconds=0)
+    return Run(plan.folder(key))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda run: run.metrics_file.write_bytes(run.metrics_file.read_bytes()[:300]),
+        lambda run: run.checkpoint_file.write_bytes(run.checkpoint_file.read_bytes()[:300]),
+    ],
+    ids=["metrics", "checkpoint"],
+)
+def test_a_run_that_cannot_be_continued_is_begun_again(plan, damage):
+    run = cut_off(plan)
+    damage(run)
+    tune(plan)
+    study = study_of(plan)
+    assert Counter(map(key_in, counted(study))) == Counter(list(plan.points()))
+    again = next(trial for trial in counted(study) if plan.folder(key_in(trial)) == run.path)
+    assert [epoch["epoch"] for epoch in run.epochs] == list(range(1, 21))
+    assert again.intermediate_values == {epoch["epoch"]: epoch["metric"] for epoch in run.epochs[:-1]}
+
+
+def test_a_run_on_other_data_ends_the_sweep(plan):
+    run = cut_off(plan)
+    plain.save(run.checkpoint_file, plain.load(run.checkpoint_file) | {"data": 0})
+    with pytest.raises(LabError, match="was trained on other data"):
+        tune(plan)
 
 
 def test_a_setting_that_kills_its_workers_ends_the_sweep_and_is_named(plan, monkeypatch, capfd):

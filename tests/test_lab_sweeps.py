@@ -65,12 +65,16 @@ def test_a_point_gives_the_settings_that_it_says():
         ("momentum:\n  - 0.5\n  - 1.5\n", 3, "momentum: wanted a number in [0, 1), got 1.5"),
         ("lr: [0.1, -1]\n", 1, "lr: wanted a number > 0, got -1"),
         ("smoothness: [0]\n", 1, "smoothness: wanted a number > 0, got 0"),
+        ("smoothness: [true]\n", 1, "smoothness: wanted a number > 0, got True"),
         ("lr: [0.1]\nlr: [0.2]\n", 2, "lr is there twice"),
         ("lr: [0.1, 0.1]\n", 1, "lr: 0.1 is there twice"),
         ("lr: [0.1]\nradius: [[1, 2, 3]]\n", 2, "radius: wanted 1 or 2 numbers"),
         ("radius 1: [1]\nradius 3: [2]\n", 2, "there is no setting radius 3"),
         ("schedule: [cosin]\n", 1, "schedule: wanted constant or cosine, got cosin; did you mean cosine?"),
         ("radius: [[1, a]]\n", 1, "radius: wanted numbers"),
+        ("lr: [0.1]\nradius 1: [1]\n", 2, "wanted radius 1, radius 2: one for each constrained layer"),
+        ("\n[1, 2]\n", 2, "wanted lists of values, such as smoothness: [1, 4, 16]; got a list without a name"),
+        ("paper\n", 1, "wanted lists of values, such as smoothness: [1, 4, 16]; got a value without a name"),
         ("lr: [0.1]\nradius: [5, 2, [5, 5]]\n", 2, "radius: [5, 5] is the same as 5; wanted one of them"),
         ("lr: [0.1]\nsmoothness: [4]\n", 2, "lr and smoothness say the same thing, lr = 1 / (2 L); wanted one"),
         ("radius 1: [1]\nradius 2: [1]\nradius: [5]\n", 3, "radius 1 and radius say the same thing; wanted one"),
@@ -91,10 +95,9 @@ def test_a_wrong_grid_file_is_refused_with_the_line(tmp_path, text, line, words)
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "is empty"),
-        ("[1, 2]\n", "is empty; wanted lists of values"),
+        ("", "is empty; wanted lists of values"),
+        ("{}\n", "is empty; wanted lists of values"),
         ("lr: [0.1\n", "is not YAML"),
-        ("radius 1: [1]\n", "wanted radius 1, radius 2: one for each constrained layer"),
         ("lr: [!!python/object/apply:os.getcwd []]\n", "YAML"),
     ],
 )
@@ -133,6 +136,32 @@ def test_a_study_of_another_version_is_not_continued(tmp_path):
     open_study(plan.tuning, plan.direction, {**plan.identity(), "inface": "0.0.1"})
     with pytest.raises(ArgumentError, match=r"\(inface '0.0.1', wanted "):
         study_of(plan)
+
+
+@pytest.mark.parametrize("lost", [1, 25])
+def test_a_study_whose_last_line_was_cut_off_goes_on(tmp_path, lost):
+    """As by a full disk, or when the power is lost."""
+    plan = plan_in(tmp_path)
+    audit(study_of(plan), plan.tuning, plan.agenda)
+    journal = tmp_path / "study.journal"
+    journal.write_bytes(journal.read_bytes()[:-lost])
+    tune(plan)
+    tune(plan)
+    assert len(counted(study_of(plan))) == 4
+    assert all(json.loads(line) for line in journal.read_text().splitlines())
+
+
+def test_a_study_that_is_damaged_in_its_middle_is_named_with_the_line(tmp_path):
+    plan = plan_in(tmp_path)
+    study = study_of(plan)
+    journal = tmp_path / "study.journal"
+    first, *others = journal.read_text().splitlines()
+    journal.write_text("\n".join([first, "{" + others[0], *others]) + "\n")
+    with pytest.raises(LabError, match=f"^{journal}: line 2 is not JSON: Expecting"):
+        study_of(plan)
+    journal.write_text("\n".join([first, *others, "{", first]) + "\n")
+    with pytest.raises(LabError, match=f"^{journal}: line {len(others) + 2} is not JSON: Expecting"):
+        study.get_trials()
 
 
 def test_every_setting_waits_once_however_often_it_is_asked_for(tmp_path):
@@ -367,6 +396,20 @@ def test_a_setting_whose_worker_died_takes_one_place_among_the_best_third(tmp_pa
     assert halving.prune(study, trial_of("fair", "RUNNING", epoch6=0.0))
 
 
+def test_a_search_draws_the_same_settings_in_another_folder(tmp_path):
+    """The first ten are random, the others are chosen by what came out of those before."""
+
+    def drawn(folder, **changes):
+        plan = plan_in(tmp_path / folder, grid=None, search=13, base=replace(BASE, method="sgd", epochs=1), **changes)
+        tune(plan)
+        return [trial.params for trial in study_of(plan).trials]
+
+    first = drawn("first")
+    assert len({str(point) for point in first}) == 13
+    assert drawn("second") == first
+    assert not any(point in first for point in drawn("third", study="another"))
+
+
 def test_a_sweep_in_which_everything_diverges_says_so(tmp_path):
     plan = plan_in(tmp_path, base=replace(BASE, method="sgd"), grid=Grid({"lr": [1e30]}), seeds=0)
     tune(plan)
@@ -505,6 +548,8 @@ def test_sweeping_from_the_command_line(tmp_path, capsys):
         ("--method proximal --grid OTHER", "shrinkage: wanted a number > 0, which the method needs"),
         ("--method prun", "did you mean prune?"),
         ("--grid quick --search 3", "--grid and --search are two ways"),
+        ("--grid papr", "--grid: there is no file papr; did you mean paper?"),
+        ("--grid no.yaml", "--grid: there is no file no.yaml; wanted paper, quick, or a YAML file of lists"),
         ("--search 0", "--search: wanted a whole number >= 1, got 0"),
         ("--jobs 0", "--jobs: wanted a whole number >= 1, got 0"),
         ("--theta 3", "--theta: wanted one of"),
@@ -521,6 +566,55 @@ def test_what_would_be_ignored_or_makes_no_sense_is_refused_in_one_line(tmp_path
     assert told in error
     assert error.count("\n") == 1
     assert not Path("sweep").exists()
+
+
+@pytest.mark.parametrize("words", ["--out FILE", "--out FILE/below", "--out sweep --storage FILE", "--out /proc/foo"])
+def test_a_place_that_cannot_be_a_folder_is_named_in_one_line(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").touch()
+    assert command(["sweep", "digits", *words.split()]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"inface: {words.split()[-1]}: cannot be the folder of a study: ")
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [tmp_path / "FILE"]
+
+
+def test_missing_data_is_named_once_and_nothing_is_begun(tmp_path, capfd):
+    words = ["sweep", "mnist-mlp", "--data", str(tmp_path / "nowhere"), "--out", str(tmp_path / "sweep"), "--jobs", "2"]
+    assert command(words) == 1
+    missing = tmp_path / "nowhere" / "mnist" / "train-images-idx3-ubyte.gz"
+    assert capfd.readouterr().err == f"inface: {missing}: is not there; inface data fetch mnist downloads it\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_experiment_without_validation_data_is_refused_and_nothing_is_begun(tmp_path, capfd):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from dataclasses import replace\n"
+        "from inface.lab.experiments import digits\n"
+        "own = replace(digits(), data=lambda folder: replace(digits().data(folder), held_out=0))\n"
+    )
+    assert command(["sweep", f"{file}:own", "--out", str(tmp_path / "sweep")]) == 2
+    assert "own.py:own: has no validation data" in capfd.readouterr().err
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_sweep_that_is_done_needs_no_data(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from dataclasses import replace\n"
+        "from inface.lab.experiments import digits\n"
+        "def data(folder):\n"
+        "    (folder / 'here').read_text()\n"
+        "    return digits().data(folder)\n"
+        "own = replace(digits(), data=data)\n"
+    )
+    (tmp_path / "here").touch()
+    base = replace(BASE, experiment=f"{file}:own", epochs=1)
+    plan = plan_in(tmp_path / "sweep", base=base, grid=Grid({"lr": [0.1]}), data=str(tmp_path))
+    found = sweep(plan)
+    (tmp_path / "here").unlink()
+    assert sweep(plan)["final"] == found["final"]
 
 
 def test_a_grid_may_list_what_the_method_needs(tmp_path):

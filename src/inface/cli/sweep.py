@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inface.lab.errors import ArgumentError
+from inface.lab.errors import ArgumentError, suggestion
 from inface.lab.names import READ_BY
 
 from .options import DataFolder, one_of, setting, whole_number
@@ -216,10 +216,14 @@ def _tried(experiment: str, chosen: dict[str, Any], grid: str | None) -> tuple[S
     from inface.lab.building import experiment_of, settings_for
     from inface.lab.sweeps import load_grid, paper_grid, quick_grid
 
-    made = {"paper": paper_grid, "quick": quick_grid}.get(grid or "")
+    grids = {"paper": paper_grid, "quick": quick_grid}
+    made = grids.get(grid or "")
     if grid is None or made is not None:
         base = settings_for(experiment, **chosen)
         return base, made and made(base.method, len(experiment_of(base).sets))
+    if not Path(grid).exists():
+        hint = suggestion(grid, grids) or "; wanted paper, quick, or a YAML file of lists"
+        raise ArgumentError(f"--grid: there is no file {grid}{hint}")
     # What the method needs, the file may list: until that is known, any value will do.
     method = chosen.get("method")
     needed = {name for name in ("keep", "shrinkage") if method in READ_BY[name] and name not in chosen}

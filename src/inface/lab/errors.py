@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["ArgumentError", "Diverged", "LabError", "Occupied", "suggestion"]
+__all__ = ["ArgumentError", "Broken", "Diverged", "LabError", "Occupied", "suggestion"]
 
 
 class LabError(Exception):
@@ -27,6 +27,10 @@ class ArgumentError(LabError, ValueError):
 
 class Occupied(ArgumentError):  # noqa: N818 - what it is called
     """The folder of a run in which another process is training."""
+
+
+class Broken(LabError):  # noqa: N818 - what it is
+    """A run that cannot be continued: its checkpoint is damaged, or its files do not belong together."""
 
 
 class Diverged(LabError, ArithmeticError):  # noqa: N818 - what it is called

@@ -11,7 +11,7 @@ from inface.sets import InFace
 
 from .errors import ArgumentError, suggestion
 
-__all__ = ["Init", "Method", "Schedule", "Settings"]
+__all__ = ["Init", "Method", "Schedule", "Settings", "is_number"]
 
 Method = Literal["sfw-if", "sfw", "sgd", "prune", "gradual", "proximal"]
 Schedule = Literal["constant", "cosine"]
@@ -99,10 +99,10 @@ class Settings:
         facts: tuple[tuple[str, object, bool, str], ...] = (
             ("experiment", self.experiment, isinstance(self.experiment, str), "a name"),
             ("options", self.options, isinstance(self.options, Mapping), "a mapping of names to values"),
-            ("lr", self.lr, _is_number(self.lr) and 0 < self.lr < math.inf, "a number > 0"),
-            ("constrained-lr", constrained, _is_number(constrained) and 0 < constrained < math.inf, "a number > 0"),
-            ("momentum", self.momentum, _is_number(self.momentum) and 0 <= self.momentum < 1, "a number in [0, 1)"),
-            ("free-momentum", free, _is_number(free) and 0 <= free < 1, "a number in [0, 1)"),
+            ("lr", self.lr, is_number(self.lr) and 0 < self.lr < math.inf, "a number > 0"),
+            ("constrained-lr", constrained, is_number(constrained) and 0 < constrained < math.inf, "a number > 0"),
+            ("momentum", self.momentum, is_number(self.momentum) and 0 <= self.momentum < 1, "a number in [0, 1)"),
+            ("free-momentum", free, is_number(free) and 0 <= free < 1, "a number in [0, 1)"),
             ("epochs", self.epochs, _is_count(self.epochs) and self.epochs >= 1, "a whole number >= 1"),
             ("batch-size", self.batch_size, _is_count(self.batch_size) and self.batch_size >= 1, "a whole number >= 1"),
             ("seed", self.seed, _is_count(self.seed) and 0 <= self.seed < 2**31, "a whole number in [0, 2^31)"),
@@ -112,7 +112,7 @@ class Settings:
         decay = 0.0 if self.weight_decay is None else self.weight_decay
         pruned, shrunk = self.method in PRUNED, self.method == "proximal"
         facts += (
-            ("weight-decay", decay, _is_number(decay) and 0 <= decay < math.inf, "a number >= 0"),
+            ("weight-decay", decay, is_number(decay) and 0 <= decay < math.inf, "a number >= 0"),
             ("keep", self.keep, _is_given(self.keep, pruned, most=1.0), _needed(pruned, "a number in (0, 1]")),
             ("shrinkage", self.shrinkage, _is_given(self.shrinkage, shrunk), _needed(shrunk, "a number > 0")),
         )
@@ -152,12 +152,17 @@ class Settings:
         if "experiment" not in data:
             raise ArgumentError("experiment: is missing")
         radius = data.get("radius")
-        if radius is not None and not (isinstance(radius, list | tuple) and all(map(_is_number, radius))):
+        if radius is not None and not (isinstance(radius, list | tuple) and all(map(is_number, radius))):
             raise ArgumentError(f"radius: wanted numbers, got {radius!r}")
         return Settings(**{**data, "radius": None if radius is None else tuple(float(r) for r in radius)})
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether something is a number; true and false, which Python counts with, are none.
+
+    >>> is_number(1), is_number(0.5), is_number(True)
+    (True, True, False)
+    """
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -169,7 +174,7 @@ def _is_given(value: object, wanted: bool, most: float = math.inf) -> bool:
     """Whether a number is there and in (0, most], or is left out where no method reads it."""
     if value is None:
         return not wanted
-    return _is_number(value) and 0 < value <= most and value < math.inf  # type: ignore[operator]
+    return is_number(value) and 0 < value <= most and value < math.inf  # type: ignore[operator]
 
 
 def _needed(needed: bool, kind: str) -> str:

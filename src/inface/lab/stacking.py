@@ -3,6 +3,9 @@
 The networks differ in seed, learning rates, radii and options of their experiment, not in their shape. Layer by layer
 their weights are rows of one parameter, so that a set with one radius per row, and with one ``gradient_bound`` per row
 that stands for its learning rate, lets the optimizer train them all unchanged.
+
+Gradients are those of a separate run, to rounding. Results may not be: a Frank-Wolfe step goes to the best vertex, and
+where rounding decides which of two that is, the runs part, and may end as differently as runs of two seeds.
 """
 
 from __future__ import annotations
@@ -61,8 +64,8 @@ def train_together(
         watch: is called after every epoch with its number and each network's mean training loss.
 
     Returns:
-        For each network what ``summary.json`` says of a separate run, its seconds being its share; None if its loss is
-        not finite any more.
+        For each network what ``summary.json`` says of a run, its seconds being its share; None if its loss is not finite
+        any more. A separate run takes the same steps until rounding decides between two vertices.
 
     >>> results = train_together([Settings("digits", epochs=1, seed=seed) for seed in (0, 1)])
     >>> [result["steps"] for result in results]
@@ -303,6 +306,8 @@ def _check(settings: list[Settings]) -> None:
         raise ArgumentError("train_together: wanted at least one network, got none")
     if settings[0].method not in ("sfw-if", "sfw", "sgd"):
         raise ArgumentError(f"train_together: wanted the method sfw-if, sfw or sgd, got {settings[0].method}")
+    if settings[0].weight_decay is not None:  # a network's learning rate is a factor of its gradients alone
+        raise ArgumentError(f"train_together: wanted no weight_decay, got {settings[0].weight_decay}")
     first = settings[0].to_dict()
     for one in settings[1:]:
         for name, value in one.to_dict().items():

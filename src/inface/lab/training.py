@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +30,7 @@ from .building import (
     surroundings,
 )
 from .claiming import claimed, clear, config, settled
-from .errors import Diverged, LabError
+from .errors import Broken, Diverged, LabError
 from .evaluation import measure, summarise
 from .experiment import Data, Experiment
 from .files import write_json, write_tensors
@@ -73,6 +74,7 @@ def train(
 
     Raises:
         ArgumentError: the settings make no sense together, or the folder holds another run.
+        Broken: the run that is there cannot be continued: its files are damaged.
         Diverged: the loss is not finite any more; the message says what to try.
 
     >>> import tempfile
@@ -132,12 +134,14 @@ class _Trainer:
         self.folder = Run(self.path)
         checkpoint = self.folder.checkpoint_file
         offset = self._restore(checkpoint) if checkpoint.is_file() else 0
-        self.metrics: TextIO = self.folder.metrics_file.open("a", encoding="utf-8")
-        if self.metrics.tell() < offset:
-            raise LabError(
-                f"{self.folder.metrics_file}: has {self.metrics.tell()} bytes, wanted at least {offset}: "
+        file = self.folder.metrics_file
+        size = file.stat().st_size if file.is_file() else 0
+        if size < offset:
+            raise Broken(
+                f"{file}: has {size} bytes, wanted at least {offset}: "
                 f"it is not the one of this run's checkpoint; --overwrite starts it again"
             )
+        self.metrics: TextIO = file.open("a", encoding="utf-8")
         self.metrics.truncate(offset)
         self.metrics.seek(offset)
         watch(
@@ -152,7 +156,10 @@ class _Trainer:
         )
 
     def _restore(self, file: Path) -> int:
-        state = plain.load(file)
+        try:
+            state = plain.load(file)
+        except LabError as error:
+            raise Broken(f"{error}; --overwrite starts it again") from None
         if isinstance(state, dict) and state.get("data") != self.fingerprint:
             raise LabError(f"{file}: was trained on other data than what is there; --overwrite starts it again")
         try:
@@ -164,10 +171,10 @@ class _Trainer:
             return int(state["offset"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
-            raise LabError(f"{file}: does not fit this run: {reason}; --overwrite starts it again") from None
+            raise Broken(f"{file}: does not fit this run: {reason}; --overwrite starts it again") from None
 
     def _save(self) -> None:
-        self.metrics.flush()
+        self._sync()  # first: a checkpoint must not outlive the records that it continues
         plain.save(
             self.folder.checkpoint_file,
             {
@@ -278,8 +285,13 @@ class _Trainer:
             raise LabError(f"{self.folder.metrics_file}: cannot be written: {error.strerror}") from None
         self.watch(record)
 
-    def _finish(self) -> None:
+    def _sync(self) -> None:
+        """Have the records on the disk, whatever happens to the machine."""
         self.metrics.flush()
+        os.fsync(self.metrics.fileno())
+
+    def _finish(self) -> None:
+        self._sync()
         if math.isnan(self.gap):  # of a run too short for its series
             self._measure_gap()
         run = self.folder

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
 from inface.lab.errors import LabError
 
 from .plan import point_of
-from .trials import counted, key_in
+from .trials import counted, is_here, key_in
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -49,7 +48,7 @@ class Deaths:
 
 def _is_by(trial: FrozenTrial, pid: int) -> bool:
     worker = trial.user_attrs.get("worker", {})
-    return bool(worker.get("host") == socket.gethostname() and worker.get("pid") == pid)
+    return bool(worker.get("pid") == pid and is_here(worker))
 
 
 def _name(number: int) -> str:

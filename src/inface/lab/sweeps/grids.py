@@ -10,7 +10,7 @@ from typing import Any
 
 from inface.lab.errors import ArgumentError, suggestion
 from inface.lab.names import READ_BY
-from inface.lab.settings import Method, Settings
+from inface.lab.settings import Method, Settings, is_number
 
 __all__ = ["Grid", "applied", "load_grid", "paper_grid", "quick_grid", "search_space", "setting_of"]
 
@@ -108,7 +108,7 @@ def applied(base: Settings, point: Mapping[str, Any], layers: int) -> Settings:
     radii: dict[int, float] = {}
     for name, value in point.items():
         if name == "smoothness":
-            if not (isinstance(value, int | float) and value > 0):
+            if not (is_number(value) and value > 0):
                 raise ArgumentError(f"smoothness: wanted a number > 0, got {value}")
             changes["lr"] = 1 / (2 * value)
         elif name.startswith("radius "):
@@ -140,16 +140,9 @@ def load_grid(file: Path, base: Settings, layers: int) -> Grid:
     """
     import yaml  # type: ignore[import-untyped]
 
-    try:
-        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except OSError as error:
-        raise ArgumentError(f"{file}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"{file}: is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(root, yaml.MappingNode) or not root.value:
-        raise ArgumentError(f"{file}: is empty; wanted lists of values, such as smoothness: [1, 4, 16]")
+    lines = _lines(file)
     axes: dict[str, list[Any]] = {}
-    for key, node in root.value:
+    for key, node in lines:
         if not isinstance(key, yaml.ScalarNode):
             raise _wrong(file, key, "wanted the name of a setting")
         if key.value in axes:
@@ -162,9 +155,29 @@ def load_grid(file: Path, base: Settings, layers: int) -> Grid:
     grid = Grid(axes)
     try:
         applied(base, grid.points()[0], layers)
-    except ArgumentError as error:
-        raise ArgumentError(f"{file}: {error}") from None
+    except ArgumentError as error:  # of radii: all else was looked at line by line
+        first = next(key for key, _ in lines if key.value.startswith("radius "))
+        raise _wrong(file, first, str(error)) from None
     return grid
+
+
+def _lines(file: Path) -> list[tuple[Any, Any]]:
+    """The names in a grid file and what follows them, as YAML's nodes, which know their lines."""
+    import yaml
+
+    try:
+        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise ArgumentError(f"{file}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"{file}: is not YAML: {' '.join(str(error).split())}") from None
+    wanted = "wanted lists of values, such as smoothness: [1, 4, 16]"
+    if root is None or not root.value:
+        raise ArgumentError(f"{file}: is empty; {wanted}")
+    if not isinstance(root, yaml.MappingNode):
+        found = "list" if isinstance(root, yaml.SequenceNode) else "value"
+        raise _wrong(file, root, f"{wanted}; got a {found} without a name")
+    return list(root.value)
 
 
 def _are_parts(one: str, other: str) -> bool:

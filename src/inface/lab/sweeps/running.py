@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from inface.lab.building import load_data, parts
 from inface.lab.crew import work
 from inface.lab.errors import ArgumentError
 from inface.lab.files import read_json, write_json
@@ -64,6 +65,7 @@ def sweep(plan: Plan, *, jobs: int = 1, show: Callable[[Progress], None] | None 
     """
     begun = time.time()
     _refuse_another(plan)
+    _check_data(plan)
     with plan.tuning.reached():
         study = open_study(plan.tuning, plan.direction, plan.identity())
         write_json(Path(plan.out) / "sweep.json", {"format": 1, "study": plan.study})
@@ -83,6 +85,12 @@ def _refuse_another(plan: Plan) -> None:
     found = read_json(file).get("study") if file.is_file() else plan.study
     if found != plan.study:
         raise ArgumentError(f"{plan.out}: is the folder of the sweep {found}; wanted another --out for {plan.study}")
+
+
+def _check_data(plan: Plan) -> None:
+    """Find what is wrong with the data before there is a study and workers; a sweep that is done needs none."""
+    if not (Path(plan.out) / "results.json").is_file():
+        parts(replace(plan.base, measured_on="validation"), load_data(plan.experiment, plan.data))
 
 
 def _until_done(

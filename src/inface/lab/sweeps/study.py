@@ -5,8 +5,9 @@ Optuna keeps it: in a journal file by default, which any number of processes may
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,12 @@ class Place:
         if self.is_url:
             yield
             return
-        with FileLock(Path(self.storage) / ".study.lock"):
+        try:
+            Path(self.storage).mkdir(parents=True, exist_ok=True)
+            held = FileLock(Path(self.storage) / ".study.lock").acquire()
+        except OSError as error:
+            raise ArgumentError(f"{self.storage}: cannot be the folder of a study: {error.strerror}") from None
+        with held:
             yield
 
     @contextmanager
@@ -81,10 +87,8 @@ def open_study(place: Place, direction: Direction, identity: dict[str, Any]) -> 
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    if not place.is_url:
-        Path(place.storage).mkdir(parents=True, exist_ok=True)
     with place.reached(), place.alone():
-        storage = _storage(place)
+        storage = _database(place.storage) if place.is_url else _journal(Path(place.storage) / "study.journal")
         study = optuna.create_study(storage=storage, study_name=place.name, direction=direction, load_if_exists=True)
         found = study.user_attrs.get("identity")
         if found is None:
@@ -106,48 +110,73 @@ def _differences(found: Any, wanted: Any, name: str = "") -> str:
     return "" if found == wanted else f"{name} {found!r}, wanted {wanted!r}"
 
 
-def _storage(place: Place) -> Any:
-    import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        if place.is_url:
-            return _database(place.storage)
-        file = str(Path(place.storage) / "study.journal")
-        return JournalStorage(JournalFileBackend(file, lock_obj=_lock(file)))
-    except (optuna.exceptions.OptunaError, SQLAlchemyError, ImportError, ValueError, OSError) as error:
-        reason = " ".join(str(error).split()).replace(place.storage, "it")
-        raise LabError(f"the study cannot be opened: {reason}") from None
-
-
 def _database(url: str) -> Any:
+    import optuna
     from optuna.storages import RDBStorage
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        return RDBStorage(url)
-    except SQLAlchemyError:  # somebody may be making the same tables at this moment
-        time.sleep(1.0)
-        return RDBStorage(url)
+        try:
+            return RDBStorage(url)
+        except SQLAlchemyError:  # somebody may be making the same tables at this moment
+            time.sleep(1.0)
+            return RDBStorage(url)
+    except (optuna.exceptions.OptunaError, SQLAlchemyError, ImportError, ValueError, OSError) as error:
+        reason = " ".join(str(error).split()).replace(url, "it")
+        raise LabError(f"the study cannot be opened: {reason}") from None
 
 
-def _lock(file: str) -> Any:
+def _journal(file: Path) -> Any:
+    """A journal that names its file where it is damaged."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    class Backend(JournalFileBackend):
+        def read_logs(self, log_number_from: int) -> Generator[dict[str, Any]]:
+            read = log_number_from
+            try:
+                for log in super().read_logs(log_number_from):
+                    read += 1
+                    yield log
+            except ValueError as error:
+                raise LabError(f"{file}: line {read + 1} is not JSON: {error}") from None
+
+    try:
+        return JournalStorage(Backend(str(file), lock_obj=_lock(file)))
+    except OSError as error:
+        raise LabError(f"{file}: cannot be opened: {error.strerror}") from None
+
+
+def _lock(file: Path) -> Any:
     """The lock of a journal: one that the system takes from a process that is killed, so that nobody waits for it."""
     from filelock import FileLock
     from optuna.storages.journal import JournalFileOpenLock
 
     class Lock(JournalFileOpenLock):
         def __init__(self) -> None:
-            super().__init__(file)
+            super().__init__(str(file))
             self.lock = FileLock(f"{file}.lock")
 
         def acquire(self) -> bool:
             self.lock.acquire()
+            try:
+                _mend(file)
+            except BaseException:
+                self.lock.release()
+                raise
             return True
 
         def release(self) -> None:
             self.lock.release()
 
     return Lock()
+
+
+def _mend(file: Path) -> None:
+    """Cut off a last line without its end, as a kill or a full disk leaves it: what is written next would be joined to it."""
+    with file.open("ab+") as journal:
+        if journal.tell() == 0:
+            return
+        journal.seek(-1, os.SEEK_END)
+        if journal.read(1) != b"\n":
+            journal.truncate(file.read_bytes().rfind(b"\n") + 1)

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ __all__ = [
     "counted",
     "hand_back",
     "held",
+    "is_here",
     "key_in",
     "next_trial",
     "revive",
@@ -152,6 +153,11 @@ def key_in(trial: FrozenTrial) -> Any:
     return trial.user_attrs.get("key", trial.number)
 
 
+def is_here(worker: dict[str, Any]) -> bool:
+    """Whether a worker is, or was, a process of this machine, since it was switched on."""
+    return all(worker.get(name) == value for name, value in _machine().items())
+
+
 def tell(study: Study, trial: Trial | int, value: float | None = None, state: TrialState | None = None) -> None:
     """End a trial, if it has not ended already: then it is somebody else's, and ``UpdateFinishedTrialError`` is raised."""
     import optuna
@@ -263,16 +269,25 @@ def _state(study: Study, number: int) -> TrialState:
 def _is_dead(trial: FrozenTrial) -> bool:
     worker = trial.user_attrs.get("worker")
     if worker is None:  # taken, and killed before it could say by whom; or just now
-        begun = trial.datetime_start
+        begun = trial.datetime_start  # in this machine's time zone, wherever it was taken
         return begun is not None and time.time() - begun.timestamp() > DEAD / 10
-    if worker["host"] == socket.gethostname():
+    if is_here(worker):
         return bool(_started(worker["pid"]) != worker["started"])
     return bool(time.time() - worker["seen"] > DEAD)
 
 
 def _myself() -> dict[str, Any]:
     """This process, with a sign of life."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid()), "seen": time.time()}
+    return {**_machine(), "pid": os.getpid(), "started": _started(os.getpid()), "seen": time.time()}
+
+
+def _machine() -> dict[str, str | None]:
+    """What tells this machine from others, as far as it says: copies of one share their name, and so may containers."""
+    boot = namespace = None
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    return {"host": socket.gethostname(), "boot": boot, "namespace": namespace}
 
 
 def _started(pid: int) -> str | None:

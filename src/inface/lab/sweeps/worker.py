@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from inface.lab.building import load_data
-from inface.lab.errors import Diverged, LabError, Occupied
+from inface.lab.errors import Broken, Diverged, LabError, Occupied
 from inface.lab.experiment import Data
 from inface.lab.files import read_lines
 from inface.lab.run import Run
@@ -53,13 +53,14 @@ def tune(plan: Plan) -> None:
     """Try settings until none is left to try."""
     import optuna
 
+    from .drawing import Drawing
     from .halving import Halving
 
     torch.set_num_threads(1)
     rung = plan.first_rung or max(1, round(plan.base.epochs / FIRST_RUNG))
     study = open_study(plan.tuning, plan.direction, plan.identity())
     study.pruner = Halving(rung) if plan.pruning else optuna.pruners.NopPruner()
-    study.sampler = optuna.samplers.TPESampler(multivariate=True, constant_liar=True)
+    study.sampler = Drawing(plan.study)
     data, agenda = load_data(plan.experiment, plan.data), plan.agenda
     while (trial := next_trial(study, plan.tuning, agenda)) is not None:
         with suppress(optuna.exceptions.UpdateFinishedTrialError):  # it was taken for dead: it is somebody else's
@@ -126,7 +127,10 @@ def _attempt(study: Study, trial: Trial, settings: Settings, folder: Path, data:
         with held(trial) as check:
             watch = _reporting(trial, settings.epochs, folder, check)
             judged = theta if settings.measured_on == "validation" else 100
-            run = train(settings, folder, samples=data, resume=True, watch=watch, theta=judged)
+            try:
+                run = train(settings, folder, samples=data, resume=True, watch=watch, theta=judged)
+            except Broken:  # by a machine that lost its power
+                run = train(settings, folder, samples=data, overwrite=True, watch=watch, theta=judged)
         value = _value(run, theta)
         trial.set_user_attr("summary", run.summary)
         tell(study, trial, value)
