@@ -300,6 +300,8 @@ def test_the_summary_counts_as_numpy_does(finished, method):
     everything = np.concatenate([w.ravel() for w in weights.values()])
     count = int(np.sum(np.abs(everything) >= np.float32(0.001)))
     expected = {"percent": 100 * count / everything.size, "count": count, "total": everything.size}
+    exact = int(np.count_nonzero(everything))
+    expected |= {"exact_count": exact, "exact_percent": 100 * exact / everything.size}
     assert run.summary["network"] == pytest.approx(expected)
     last = run.epochs[-1]["nonzeros"]
     assert last == {
