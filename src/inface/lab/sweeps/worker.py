@@ -170,10 +170,9 @@ def _reporting(trial: Trial, epochs: int, folder: Path, check: Callable[[], None
         if record["kind"] == "epoch" and record["epoch"] < epochs and falls_behind(record):
             raise optuna.TrialPruned
 
-    if (
-        folder / "metrics.jsonl"
-    ).is_file():  # of a worker that died: the rungs that it reached, and stood, are this trial's
-        for record in read_lines(folder / "metrics.jsonl"):
+    written = folder / "metrics.jsonl"
+    if written.is_file():  # by a worker that died: the rungs that it reached, and stood, are this trial's
+        for record in read_lines(written):
             if record.get("kind") == "epoch" and record["epoch"] < epochs:
                 falls_behind(record)
     return watch
