@@ -18,6 +18,7 @@ from inface.lab.files import read_json
 from inface.lab.findings import boxes_page
 from inface.lab.supplement import Cell, CourseTask, Effort, boxes, cells, evolution, study_cell
 from inface.lab.tasks import Meter
+from test_lab_sweeps import LISTENING
 
 SMALL = Effort(rungs=(1, 3), trials=3, samples=2000, together=5, quick=True)
 CELL = Cell("sigmoid", 10, 10.0, "sfw-if")
@@ -194,7 +195,7 @@ def test_one_trial_is_called_one_and_has_no_boxes(tmp_path):
 def test_an_interrupt_ends_the_workers_and_says_how_to_continue(tmp_path):
     arguments = ["reproduce", "figure1", "--quick", "--out", str(tmp_path / "out"), "--results", str(tmp_path)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "inface.cli", *arguments],
+        [sys.executable, "-c", LISTENING, *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"},
     )  # fmt: skip
     place = tmp_path / "out" / "quick" / "figure1-quick" / cells("sigmoid")[0].name
