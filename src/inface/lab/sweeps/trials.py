@@ -141,11 +141,13 @@ def counted(study: Study) -> list[FrozenTrial]:
     return list(first.values())
 
 
-def best_of(study: Study) -> FrozenTrial | None:
-    """The best of the trials that count and were not stopped early."""
-    complete = [trial for trial in counted(study) if trial.state.name == "COMPLETE" and trial.value is not None]
+def best_of(
+    study: Study, value: Callable[[FrozenTrial], float | None] = lambda trial: trial.value
+) -> FrozenTrial | None:
+    """The best of the trials that count and were not stopped early, by their own value or another."""
+    complete = [trial for trial in counted(study) if trial.state.name == "COMPLETE" and value(trial) is not None]
     sign = 1 if study.direction.name == "MAXIMIZE" else -1
-    return max(complete, key=lambda trial: sign * (trial.value or 0.0), default=None)
+    return max(complete, key=lambda trial: sign * (value(trial) or 0.0), default=None)
 
 
 def key_in(trial: FrozenTrial) -> Any:

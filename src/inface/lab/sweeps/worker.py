@@ -21,11 +21,11 @@ from inface.lab.training import Record, train
 from .grids import search_space
 from .plan import Plan, key_of, parameters_of, point_of
 from .study import open_study
-from .trials import counted, hand_back, held, next_trial, tell
+from .trials import best_of, hand_back, held, next_trial, tell
 
 if TYPE_CHECKING:
     from optuna.study import Study
-    from optuna.trial import Trial
+    from optuna.trial import FrozenTrial, Trial
 
 __all__ = ["Winner", "final_identity", "finish", "tune", "winner"]
 
@@ -92,21 +92,18 @@ def final_identity(plan: Plan, best: Winner) -> dict[str, Any]:
 
 def winner(plan: Plan, study: Study, theta: int | None = None) -> Winner:
     """The settings that did best on the validation data; with so many per cent of the edges, if not those of the plan."""
-    theta = theta or plan.theta
-    values: dict[int, float] = {}
-    for trial in counted(study):
-        if trial.state.name == "COMPLETE":
-            value = trial.value if theta == plan.theta else trial.user_attrs["summary"]["kept"][str(theta)]
-            if value is not None:
-                values[trial.number] = value
-    if not values:
+    judged = theta or plan.theta
+
+    def value(trial: FrozenTrial) -> Any:
+        return trial.value if judged == plan.theta else trial.user_attrs["summary"]["kept"][str(judged)]
+
+    best = best_of(study, value)
+    if best is None:
         raise LabError(
             f"{plan.out}: no setting came to its end: the loss became infinite or not a number in all of them"
         )
-    sign = 1 if study.direction.name == "MAXIMIZE" else -1
-    best = max(values, key=lambda number: sign * values[number])
-    point = point_of(study.get_trials(deepcopy=False)[best].params)
-    return Winner(theta, key_of(point), plan.settings(point), values[best])
+    point = point_of(best.params)
+    return Winner(judged, key_of(point), plan.settings(point), value(best))
 
 
 def _suggested(plan: Plan, trial: Trial) -> dict[str, Any]:
