@@ -337,6 +337,12 @@ def test_a_database_that_cannot_be_opened_is_one_line(tmp_path):
     assert Place("postgresql://me:secret@host/db", "x").shown == "postgresql://me:***@host/db"
 
 
+def test_a_database_without_its_driver_names_the_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pymysql", None)  # as if it were not installed
+    with pytest.raises(LabError, match=r"^mysql\+pymysql:// needs a Python package that is not installed: pymysql$"):
+        study_of(plan_in(tmp_path, storage="mysql+pymysql://me:secret@host/db"))
+
+
 def test_a_search_tries_as_many_settings_as_asked_for(tmp_path):
     plan = plan_in(tmp_path, grid=None, search=4)
     tune(plan)

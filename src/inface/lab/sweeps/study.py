@@ -121,7 +121,10 @@ def _database(url: str) -> Any:
         except SQLAlchemyError:  # somebody may be making the same tables at this moment
             time.sleep(1.0)
             return RDBStorage(url)
-    except (optuna.exceptions.OptunaError, SQLAlchemyError, ImportError, ValueError, OSError) as error:
+    except ImportError as error:
+        driver = getattr(error.__cause__, "name", None) or error
+        raise LabError(f"{url.partition('://')[0]}:// needs a Python package that is not installed: {driver}") from None
+    except (optuna.exceptions.OptunaError, SQLAlchemyError, ValueError, OSError) as error:
         reason = " ".join(str(error).split()).replace(url, "it")
         raise LabError(f"the study cannot be opened: {reason}") from None
 
