@@ -262,6 +262,16 @@ def test_records_that_are_fewer_than_the_checkpoint_continues_are_named_and_noth
         assert stopped.checkpoint_file.read_bytes() == found
 
 
+def test_records_that_are_damaged_are_named_with_the_line_and_those_after_the_checkpoint_are_not_looked_at(stopped):
+    records = stopped.metrics_file.read_bytes()
+    lines = records.splitlines(keepends=True)
+    stopped.metrics_file.write_bytes(b"".join([lines[0], b"\0" * len(lines[1]), *lines[2:]]))
+    with pytest.raises(Broken, match=f"{stopped.metrics_file}: line 2 is not JSON: .*--overwrite starts it again"):
+        train(IF, stopped.path, resume=True)
+    stopped.metrics_file.write_bytes(records + b"\0" * 100 + b"\n")
+    assert train(IF, stopped.path, resume=True).finished
+
+
 def test_records_are_on_the_disk_before_the_checkpoint_that_continues_them(tmp_path, monkeypatch):
     synced, fsync = [], os.fsync
 

@@ -285,9 +285,10 @@ def cut_off(plan):
     "damage",
     [
         lambda run: run.metrics_file.write_bytes(run.metrics_file.read_bytes()[:300]),
+        lambda run: run.metrics_file.write_bytes(b"\0" * 20 + run.metrics_file.read_bytes()[20:]),
         lambda run: run.checkpoint_file.write_bytes(run.checkpoint_file.read_bytes()[:300]),
     ],
-    ids=["metrics", "checkpoint"],
+    ids=["few metrics", "metrics", "checkpoint"],
 )
 def test_a_run_that_cannot_be_continued_is_begun_again(plan, damage):
     run = cut_off(plan)

@@ -84,10 +84,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a file with one JSON object a line; a last line without its end, cut off by a kill, does not count."""
+def read_lines(path: Path, size: int | None = None) -> list[dict[str, Any]]:
+    """Read a file with one JSON object a line, or its first ``size`` bytes; a last line that was cut off does not count."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()[:size].decode()
     except OSError as error:
         raise LabError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -33,7 +33,7 @@ from .claiming import claimed, clear, config, settled
 from .errors import Broken, Diverged, LabError
 from .evaluation import measure, summarise
 from .experiment import Data, Experiment
-from .files import write_json, write_tensors
+from .files import read_lines, write_json, write_tensors
 from .measuring import constrained, edges_per_node, finite, kept, score, sparsity
 from .run import Run
 from .settings import Settings
@@ -141,6 +141,8 @@ class _Trainer:
                 f"{file}: has {size} bytes, wanted at least {offset}: "
                 f"it is not the one of this run's checkpoint; --overwrite starts it again"
             )
+        if offset:
+            self._check(file, offset)
         self.metrics: TextIO = file.open("a", encoding="utf-8")
         self.metrics.truncate(offset)
         self.metrics.seek(offset)
@@ -154,6 +156,13 @@ class _Trainer:
                 "metric": self.experiment.metric,
             }
         )
+
+    def _check(self, file: Path, size: int) -> None:
+        """What has been recorded must be whole: nobody wants to be told at the end of a run."""
+        try:
+            read_lines(file, size)
+        except LabError as error:
+            raise Broken(f"{error}; --overwrite starts it again") from None
 
     def _restore(self, file: Path) -> int:
         try:

@@ -167,9 +167,9 @@ def _reporting(trial: Trial, epochs: int, folder: Path, check: Callable[[], None
         if record["kind"] == "epoch" and record["epoch"] < epochs and falls_behind(record):
             raise optuna.TrialPruned
 
-    written = folder / "metrics.jsonl"
-    if written.is_file():  # by a worker that died: the rungs that it reached, and stood, are this trial's
-        for record in read_lines(written):
+    with suppress(LabError):  # there is none, or training says what is wrong with it
+        # After a worker that died: the rungs that it reached, and stood, are this trial's.
+        for record in read_lines(folder / "metrics.jsonl"):
             if record.get("kind") == "epoch" and record["epoch"] < epochs:
                 falls_behind(record)
     return watch
