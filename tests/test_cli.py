@@ -162,6 +162,27 @@ assert not {"torch", "numpy", "matplotlib", "sklearn", "numba"} & set(sys.module
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, env=surroundings())
 
 
+@pytest.mark.parametrize(
+    ("room", "command", "file"),
+    [
+        (3000, "train digits --epochs 20", "metrics.jsonl"),
+        (60_000, "train digits --epochs 2", "model.safetensors"),
+        (900, "sweep digits --grid quick --epochs 2", "study.journal"),
+        (3000, "sweep digits --grid quick --epochs 2", "study.journal"),
+    ],
+)
+def test_a_full_disk_is_one_line_that_names_the_file(tmp_path, room, command, file):
+    """Files that cannot grow any more are the nearest thing to it that needs no disk."""
+    script = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({room},) * 2); from inface.cli import main; main()"
+    command = [sys.executable, "-c", script, *command.split(), "--out", str(tmp_path / "out")]
+    result = subprocess.run(command, env=surroundings(), capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 1
+    told = [line for line in result.stderr.splitlines() if line.startswith("inface: ")]
+    assert "Traceback" not in result.stderr
+    assert re.search(rf"{file}: cannot be written: .*File too large", told[0])
+    assert told[1:] in ([], ["inface: a worker failed; what it says is above"])
+
+
 def test_the_version_is_the_packages(inface):
     assert re.fullmatch(r"inface \d+\.\d+\.\d+\S*\n", inface("--version").out)
 

@@ -20,7 +20,7 @@ from .building import load_data, parts, surroundings
 from .errors import ArgumentError, LabError, suggestion
 from .evaluation import rebuild
 from .experiment import Experiment, Split
-from .files import write_json
+from .files import write_json, writing
 from .measuring import constrained, finite, score
 from .names import FORMATS, Format
 from .run import Run
@@ -85,10 +85,8 @@ def export_run(
     if keep is not None and not names:
         raise ArgumentError(f"keep: {settings.experiment} has no constrained layers whose edges could be kept")
     folder = out or run.path / "export"
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LabError(f"{folder}: cannot be written: {error.strerror or error}") from None
     with surroundings(settings.threads):
         _, split = parts(settings, load_data(found, data))
         thin = model if keep is None else hard_threshold(model, keep, layers=names)

@@ -14,7 +14,16 @@ from torch import Tensor
 
 from .errors import LabError
 
-__all__ = ["read_json", "read_lines", "read_tensors", "replacing", "write_json", "write_tensors", "write_text"]
+__all__ = [
+    "read_json",
+    "read_lines",
+    "read_tensors",
+    "replacing",
+    "write_json",
+    "write_tensors",
+    "write_text",
+    "writing",
+]
 
 
 @contextmanager
@@ -36,20 +45,34 @@ def replacing(path: Path) -> Iterator[Path]:
         raise LabError(f"{path}: cannot be written: it is not a regular file")
     partial: Path | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        os.close(handle)
-        partial = Path(name)
-        yield partial
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-        partial.chmod(0o666 & ~_umask())
-        partial.replace(path)
-    except OSError as error:
-        raise LabError(f"{path}: cannot be written: {error.strerror or error}") from None
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+            os.close(handle)
+            partial = Path(name)
+            yield partial
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
+            partial.chmod(0o666 & ~_umask())
+            partial.replace(path)
     finally:
         if partial is not None:
             partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What goes wrong while a file is written, a full disk say, as an error that names it.
+
+    >>> with writing(Path("log.txt")):
+    ...     raise OSError(28, "No space left on device")
+    Traceback (most recent call last):
+    inface.lab.errors.LabError: log.txt: cannot be written: No space left on device
+    """
+    try:
+        yield
+    except OSError as error:
+        raise LabError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -65,10 +88,15 @@ def write_json(path: Path, data: Any) -> None:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write tensors as safetensors, all at once."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    copies = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as partial:
-        save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, partial, metadata)
+        try:
+            save_file(copies, partial, metadata)
+        except SafetensorError as error:
+            raise LabError(f"{path}: cannot be written: {error}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from .claiming import claimed, clear, config, settled
 from .errors import Broken, Diverged, LabError
 from .evaluation import measure, summarise
 from .experiment import Data, Experiment
-from .files import read_lines, write_json, write_tensors
+from .files import read_lines, write_json, write_tensors, writing
 from .measuring import constrained, edges_per_node, finite, kept, score, sparsity
 from .run import Run
 from .settings import Settings
@@ -225,7 +225,8 @@ class _Trainer:
             self.seconds = before + time.perf_counter() - begun
             self._finish()
         finally:
-            self.metrics.close()
+            with writing(self.folder.metrics_file):
+                self.metrics.close()
 
     def _take(self, rows: Tensor) -> None:
         """One gradient, one step."""
@@ -288,16 +289,15 @@ class _Trainer:
         return {"judged": finite(kept(self.model, self.experiment, self.split, (self.theta,))[str(self.theta)])}
 
     def _record(self, record: Record) -> None:
-        try:
+        with writing(self.folder.metrics_file):
             self.metrics.write(json.dumps(record, allow_nan=False) + "\n")
-        except OSError as error:
-            raise LabError(f"{self.folder.metrics_file}: cannot be written: {error.strerror}") from None
         self.watch(record)
 
     def _sync(self) -> None:
         """Have the records on the disk, whatever happens to the machine."""
-        self.metrics.flush()
-        os.fsync(self.metrics.fileno())
+        with writing(self.folder.metrics_file):
+            self.metrics.flush()
+            os.fsync(self.metrics.fileno())
 
     def _finish(self) -> None:
         self._sync()

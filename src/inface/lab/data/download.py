@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inface.lab.errors import ArgumentError, LabError, suggestion
+from inface.lab.files import writing
 
 from .batches import ARCHIVE, BATCHES, FOLDER, batches_there
 from .idx import mnist_file
@@ -97,7 +98,7 @@ def fetch(
         )
     place = folder / name
     remotes = REMOTES[name] if sources is None else sources
-    try:
+    with writing(place):
         there = [_there(folder, name, remote) for remote in remotes]
         if all(there):  # which a folder that cannot be written to may be
             return [path for paths in there for path in paths]
@@ -108,8 +109,6 @@ def fetch(
                 for remote in remotes
                 for path in _there(folder, name, remote) or [_download(remote, place / remote.name, progress)]
             ]
-    except OSError as error:
-        raise LabError(f"{place}: cannot be written: {error.strerror or error}") from None
 
 
 def _there(folder: Path, name: str, remote: Remote) -> list[Path]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from inface.lab.errors import ArgumentError, LabError
+from inface.lab.files import writing
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -143,6 +144,10 @@ def _journal(file: Path) -> Any:
                     yield log
             except ValueError as error:
                 raise LabError(f"{file}: line {read + 1} is not JSON: {error}") from None
+
+        def append_logs(self, logs: list[dict[str, Any]]) -> None:
+            with writing(file):
+                super().append_logs(logs)
 
     try:
         return JournalStorage(Backend(str(file), lock_obj=_lock(file)))
