@@ -374,7 +374,7 @@ def test_the_page_has_its_table_its_figures_and_its_captions(written):
     assert len(page.all("figcaption")) == 5
     assert "SFW-IF keeps 97.1 % accuracy with 5 % of its edges" in page.words
     assert "SGD has no gap" in page.words
-    assert "an exponential moving average of it (bias-corrected, over about one epoch)" in page.words
+    assert "thick, its running median over 21 points, about one epoch" in page.words
     assert "How to read this." in page.words
     assert "inface 0.1.0, torch 2.7.0" in page.words
     assert len(page.all("tr")) == 2 + 3

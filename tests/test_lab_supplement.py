@@ -133,10 +133,14 @@ def test_the_course_of_one_instance_is_drawn_and_told(figure):
         assert f"[{name}.svg]({name}.svg)" in text
         assert "gradients" in (place / "results" / f"{name}.svg").read_text()
     told = read_json(place / "results" / "figure3.json")
-    assert {"sfw", "sfw-if"} == set(told["runs"])
+    assert {"sfw", "sfw-if", "sfw-same"} == set(told["runs"])
+    same, inner = (told["runs"][who]["settings"] for who in ("sfw-same", "sfw-if"))
+    assert same == inner | {"method": "sfw"}
+    (claims,) = [line for line in text.splitlines() if line.startswith("| its gap seems to fall faster |")]
+    assert claims.count("it is the smaller one in") == 2
     assert told["cpu_seconds"] > 0
     assert ("settings", 2) in seen
-    assert seen[-1] == ("runs", 2)
+    assert seen[-1] == ("runs", 3)
 
 
 def test_other_settings_begin_the_course_again(figure):

@@ -15,7 +15,7 @@ from .cells import QUICK, Cell, CellTask, Effort, cells, study_cell
 from .claiming import config
 from .errors import LabError
 from .files import read_json, write_json, write_text
-from .findings import boxes_page, course_page
+from .findings import SAME, boxes_page, course_page
 from .names import Activation
 from .run import Run
 from .settings import Method, Settings
@@ -92,7 +92,7 @@ def evolution(
 ) -> Path:
     """Figures 3 and 4: the gap and the non-zeros of one instance (sigmoid, m = 10, SNR = 10) during training.
 
-    Its settings are chosen as those of Figure 1, if they were not yet.
+    Its settings are chosen as those of Figure 1, if they were not yet; SFW is drawn with those of SFW-IF too.
 
     Args:
         out: the folder of the runs.
@@ -108,23 +108,25 @@ def evolution(
     folder, name = out / f"figure1{suffix}", f"figure3{suffix}"
     effort = replace(effort or Effort(), trials=0)
     found = _studied(wanted, effort, folder, jobs, None if show is None else lambda p: show("settings", p))
-    courses = {}
+    chosen: dict[str, Settings] = {}
     for method, cell in zip(methods, wanted, strict=True):
         if found[cell.name]["best"] is None:
             raise LabError(f"{cell.name}: the loss became infinite or not a number with all settings")
-        best = replace(Settings.from_dict(found[cell.name]["best"]), measured_on="test")
-        courses[method] = CourseTask(method, resolve(best), out / name / method)
-    carry_out(list(courses.values()), jobs=jobs, show=None if show is None else lambda p: show("runs", p))
-    runs = {method: Run(task.place) for method, task in courses.items()}
-    spent = [*found.values(), *(task.cost() for task in courses.values())]
+        chosen[method] = replace(Settings.from_dict(found[cell.name]["best"]), measured_on="test")
+    # Gaps can be compared where learning rates and radii are the same.
+    chosen[SAME] = replace(chosen["sfw-if"], method="sfw")
+    courses = [CourseTask(who, resolve(settings), out / name / who) for who, settings in chosen.items()]
+    carry_out(courses, jobs=jobs, show=None if show is None else lambda p: show("runs", p))
+    runs = {task.name: Run(task.place) for task in courses}
+    spent = [*found.values(), *(task.cost() for task in courses)]
     told = {
         "format": 1,
         "command": command,
         "versions": _versions(),
         **_cost(spent),
         "runs": {
-            method: {"settings": run.settings.to_dict(), "summary": run.summary, "steps": _thinned(run.steps)}
-            for method, run in runs.items()
+            who: {"settings": run.settings.to_dict(), "summary": run.summary, "steps": _thinned(run.steps)}
+            for who, run in runs.items()
         },
     }
     names = {"gap": f"{name}.svg", "nonzeros": f"figure4{suffix}.svg"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["figures"]
 
 Series = tuple[list[float], list[float]]
+
+WINDOW = 21  # points of a running median
 
 
 def figures(groups: Sequence[Group], rows: Sequence[Comparison], prefix: str) -> list[Drawing]:
@@ -117,13 +120,10 @@ def _nonzeros(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]
 
 
 def _gap(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]]]) -> Drawing | None:
-    def series(key: str) -> Callable[[Run], Series]:
-        def of(run: Run) -> Series:
-            found = [r for r in records[id(run)] if r.get("kind") == "step"]
-            x, y = _series(found, "step", lambda r: number(r.get(key)))
-            return x, positive(y)
-
-        return of
+    def series(run: Run) -> Series:
+        found = [r for r in records[id(run)] if r.get("kind") == "step"]
+        x, y = _series(found, "step", lambda r: number(r.get("gap")))
+        return x, positive(y)
 
     def finish(axes: Axes) -> None:
         _log_y(axes)
@@ -133,8 +133,8 @@ def _gap(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]]]) -
     def words(who: str, problem: str) -> str:
         return f"modified Frank-Wolfe gap against gradients{problem}, {who}"
 
-    having = [group for group in groups if any(_finite(series("gap")(run)) for run in group.runs)]
-    panels = _panels(having, series("smoothed_gap"), finish, words, thin=series("gap"))
+    having = [group for group in groups if any(_finite(series(run)) for run in group.runs)]
+    panels = _panels(having, lambda run: _calm(series(run)), finish, words, thin=series)
     methods = {group.method for group in having}
     without = list(dict.fromkeys(method_name(group.method) for group in groups if group.method not in methods))
     none = f" {' and '.join(without)} {'has' if len(without) == 1 else 'have'} no gap." if without else ""
@@ -143,8 +143,8 @@ def _gap(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]]]) -
     return Drawing(
         "gap",
         "Modified Frank-Wolfe gap during training",
-        "How far the network is from a stationary point: thin, the gap of each mini-batch gradient; thick, an exponential "
-        "moving average of it (bias-corrected, over about one epoch)."
+        "How far the network is from a stationary point: thin, the gap of each mini-batch gradient; thick, its running "
+        f"median over {WINDOW} points, about one epoch."
         f"{_means(having)} The gap is zero exactly at stationary points.{none}",
         panels,
         _keys(having),
@@ -248,6 +248,18 @@ def _series(records: Sequence[dict[str, Any]], x: str, value: Callable[[dict[str
     points = [(number(record.get(x)), value(record)) for record in records]
     known = [point for point in points if math.isfinite(point[0])]
     return [place for place, _ in known], [height for _, height in known]
+
+
+def _calm(line: Series) -> Series:
+    """A running median: an average would follow the first gaps, a thousand times the last, for many epochs.
+
+    >>> _calm(([1, 2, 3], [900.0, 1.0, 2.0]))
+    ([1, 2, 3], [2.0, 2.0, 2.0])
+    """
+    x, y = line
+    half = WINDOW // 2
+    near = ([value for value in y[max(0, at - half) : at + half + 1] if math.isfinite(value)] for at in range(len(y)))
+    return x, [statistics.median(values) if values else math.nan for values in near]
 
 
 def _mean(lines: Sequence[Series]) -> Series:
