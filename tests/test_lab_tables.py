@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
+from filelock import FileLock
 
 from inface.cli.app import run as command
 from inface.lab.building import settings_for
@@ -128,6 +130,24 @@ def test_a_quick_table_is_made_and_made_again_without_training(table, lines, the
     assert [
         theta for found in made.values() for winner in found["winners"] for theta in winner["chosen_with"]
     ] == thetas
+
+
+def test_commands_that_fill_one_table_write_it_one_after_the_other(place, capsys):
+    file, out = place / "both" / "table1-quick.json", place / "both" / "out"
+    folders = [f"--out={out}", f"--results={file.parent}", f"--data={place}"]
+    arguments = ["reproduce", "table1", "--quick", "--experiment", "mnist-mlp", "--only", "sgd", *folders]
+    assert command(arguments) == 0
+    found = file.read_text()
+    file.unlink()
+    (lock,) = out.rglob("table1-quick/.lock")
+    waiting = threading.Thread(target=command, args=[arguments])
+    with FileLock(lock):
+        waiting.start()
+        waiting.join(4)
+        assert waiting.is_alive()
+        assert not file.exists()
+    waiting.join(60)
+    assert file.read_text() == found
 
 
 @pytest.mark.parametrize("contents", ['{"format": 1}', '{"format": 4, "experiments": {"mnist-mlp": {"sgd": {}}}}'])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 from inface.lab.building import settings_for
 from inface.lab.errors import ArgumentError, LabError, suggestion
@@ -123,8 +124,7 @@ class _Table:
     def _add(self, experiment: str, row: Row, command: str) -> None:
         """Do the sweep of a row, unless it is done, and write the table with it."""
         found = self._swept(self._plan(experiment, row), f"{experiment} {row.name}")
-        table = self._read()
-        self._room(table, experiment, row)[row.name] = {
+        told = {
             "told": row.told,
             "method": row.method,
             "command": command,
@@ -138,8 +138,11 @@ class _Table:
                 {key: trial[key] for key in ("settings", "state", "epochs", "value")} for trial in found["trials"]
             ],
         }
-        write_json(self.file, table)
-        write_text(self.page, self._page(table))
+        with FileLock(self.out / ".lock"):  # another command may fill other lines at the same time
+            table = self._read()
+            self._room(table, experiment, row)[row.name] = told
+            write_json(self.file, table)
+            write_text(self.page, self._page(table))
 
     def _room(self, table: dict[str, Any], experiment: str, row: Row) -> dict[str, Any]:
         """The rows of an experiment; what was found with other settings is not replaced in silence."""
