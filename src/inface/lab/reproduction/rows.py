@@ -143,11 +143,11 @@ CHOICES = {
     "cifar10": _Choices(
         ours={
             5: {
-                "radius": [[0.5, 10], [0.5, 20]],
+                "radius": [[0.5, 20], [1, 20]],
                 "free_momentum": [0.9],
                 "lr": [0.4],
                 "momentum": [0.98],
-                "constrained_lr": [3.0, 8.0],
+                "constrained_lr": [8.0, 16.0],
             },
             100: {
                 "radius": [[1, 10]],
