@@ -65,7 +65,7 @@ def course_page(name: str, told: dict[str, Any], runs: dict[str, Run], pictures:
         edges = [f"{layer['edges']:.1f}" for layer in run.summary["layers"].values()]
         numbers = [*edges, f"{run.summary['gap']['exact']:.3g}", f"{run.summary['kept']['100']:.3g}"]
         lines.append(f"| {run.settings.method} | {_settings(run.config)} | {' | '.join(numbers)} |")
-    return "\n".join([*lines, "", *_beside(_course_claims(runs), *COURSES), "", _cost(told)]) + "\n"
+    return "\n".join([*lines, "", *_beside(_course_claims(runs), COURSES), "", _cost(told)]) + "\n"
 
 
 # ---------------------------------------------------------------------- Figures 1 and 2
@@ -167,11 +167,11 @@ def _part(pairs: Sequence[tuple[float, float]]) -> str:
 # ---------------------------------------------------------------------- both
 
 
-def _beside(claims: Sequence[tuple[str, ...]], *kinds: str) -> list[str]:
+def _beside(claims: Sequence[tuple[str, ...]], kinds: Sequence[str] = ("here",)) -> list[str]:
     """The paper gives pictures and no numbers; what it says in words can be counted, for each kind of comparison."""
     lines = ["The paper's figure has no numbers to stand beside these. What it says of it in words, counted here:", ""]
-    rows = [("the paper", *(kinds or ("here",))), ("---",) * (1 + (len(kinds) or 1)), *claims]
-    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
+    lines += [f"| the paper | {' | '.join(kinds)} |", f"|---|{'---|' * len(kinds)}"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in claims)]
 
 
 def _settings(settings: dict[str, Any]) -> str:

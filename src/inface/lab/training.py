@@ -6,7 +6,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -142,7 +143,8 @@ class _Trainer:
                 f"it is not the one of this run's checkpoint; --overwrite starts it again"
             )
         if offset:
-            self._check(file, offset)
+            with _continuing():
+                read_lines(file, offset)
         self.metrics: TextIO = file.open("a", encoding="utf-8")
         self.metrics.truncate(offset)
         self.metrics.seek(offset)
@@ -157,18 +159,9 @@ class _Trainer:
             }
         )
 
-    def _check(self, file: Path, size: int) -> None:
-        """What has been recorded must be whole: nobody wants to be told at the end of a run."""
-        try:
-            read_lines(file, size)
-        except LabError as error:
-            raise Broken(f"{error}; --overwrite starts it again") from None
-
     def _restore(self, file: Path) -> int:
-        try:
+        with _continuing():
             state = plain.load(file)
-        except LabError as error:
-            raise Broken(f"{error}; --overwrite starts it again") from None
         if isinstance(state, dict) and state.get("data") != self.fingerprint:
             raise LabError(f"{file}: was trained on other data than what is there; --overwrite starts it again")
         try:
@@ -323,6 +316,15 @@ class _Trainer:
             tries.append(f"less --momentum than {s.momentum:g}")
         where = f"after gradient {self.step} of {self.total}"
         return f"{self.path}: the loss became {value} {where}; try {', or '.join(tries)}"
+
+
+@contextmanager
+def _continuing() -> Iterator[None]:
+    """A damaged file of a run that is to be continued."""
+    try:
+        yield
+    except LabError as error:
+        raise Broken(f"{error}; --overwrite starts it again") from None
 
 
 def _listed(numbers: tuple[float, ...]) -> str:
