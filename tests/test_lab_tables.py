@@ -120,6 +120,9 @@ def test_a_quick_table_is_made_and_made_again_without_training(table, lines, the
         assert all(len(winner["final"]) == 1 for winner in found["winners"])
         assert found["command"] == f"inface reproduce {table} --quick --experiment mnist-mlp --jobs 1"
         assert found["versions"]["torch"]
+        for winner in found["winners"]:  # what it was chosen by can be looked up, for every percentage
+            for theta, value in zip(winner["chosen_with"], winner["validation"], strict=True):
+                assert value == max(trial["kept"][str(theta)] for trial in found["trials"])
     file.unlink()
     capsys.readouterr()
     assert command(arguments) == 0

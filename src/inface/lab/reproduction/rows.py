@@ -86,7 +86,7 @@ class _Choices:
         rates: learning rates of each rival.
         decay: weight decays of SGD.
         shrinkage: penalties of proximal SGD.
-        keep: percentages of the edges to prune to, and to judge SGD and proximal SGD with.
+        keep: percentages of the edges to prune to, and to judge SGD and proximal SGD with beside all of them.
     """
 
     ours: Mapping[int, Mapping[str, list[Any]]]
@@ -119,7 +119,7 @@ CHOICES = {
             "sgd": [0.05, 0.1, 0.2],
             "prune": [0.05, 0.1, 0.2],
             "gradual": [0.05, 0.1, 0.2],
-            "proximal": [0.05, 0.1, 0.2],
+            "proximal": [0.05, 0.1, 0.2, 0.4],
         },
         decay=[0.0, 1e-4],
         shrinkage=[3e-5, 1e-4, 3e-4],
@@ -164,7 +164,7 @@ CHOICES = {
             "proximal": [0.02, 0.05],
         },
         decay=[0.0, 1e-3],
-        shrinkage=[3e-5, 1e-4, 3e-4],
+        shrinkage=[3e-5, 1e-4, 3e-4, 1e-3],
         keep=(5,),
     ),
 }
@@ -195,7 +195,7 @@ def beyond_rows(experiment: str, *, quick: bool = False) -> list[Row]:
         ]
     shrunk, given = {**rates["proximal"], "shrinkage": choices.shrinkage}, {**cosine, "shrinkage": choices.shrinkage[0]}
     told = "proximal SGD (soft-thresholding)"
-    rows.append(Row("proximal", told, "proximal", Grid(shrunk), given, thetas=choices.keep))
+    rows.append(Row("proximal", told, "proximal", Grid(shrunk), given, thetas=(*choices.keep, 100)))
     # While steps are long and edges are not yet pruned, a network says little about what it will be: the best setting of
     # sfw-if on MNIST is among the last after two epochs. So every setting is trained to its end.
     return [replace(row, pruning=False, grid=_corner(row.grid) if quick else row.grid) for row in rows]

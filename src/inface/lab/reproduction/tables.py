@@ -23,6 +23,7 @@ from .rows import GridName, Row, beyond_rows, paper_rows
 __all__ = ["reproduce_beyond", "reproduce_paper"]
 
 FORMAT = 4
+TRIED = ("settings", "state", "epochs", "value", "kept")
 AGAIN = "; without it, the same command makes it again from what is trained"
 
 Show = Callable[[str, Progress], None]
@@ -134,9 +135,7 @@ class _Table:
             "part": row.part,
             "winners": _winners(found),
             "trial_seconds": found["trial_seconds"],
-            "trials": [
-                {key: trial[key] for key in ("settings", "state", "epochs", "value")} for trial in found["trials"]
-            ],
+            "trials": [{key: trial[key] for key in TRIED} for trial in found["trials"]],
         }
         with FileLock(self.out / ".lock"):  # another command may fill other lines at the same time
             table = self._read()

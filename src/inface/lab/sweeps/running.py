@@ -154,6 +154,7 @@ def _results(plan: Plan, study: Study, ends: list[dict[str, Any]], seconds: floa
             "state": trial.state.name.lower(),
             "epochs": trial.user_attrs.get("summary", {}).get("epochs") or max(trial.intermediate_values, default=0),
             "value": trial.value,
+            "kept": trial.user_attrs.get("summary", {}).get("kept"),
             "diverged": "diverged" in trial.user_attrs,
             "seconds": _seconds(trial),
         }
