@@ -54,7 +54,7 @@ def paper_rows(grid: GridName) -> list[Row]:
     >>> [(row.name, len(row.grid.points()), row.pruning) for row in paper_rows("paper")]
     [('sfw-if', 200, True), ('sfw', 200, True), ('sgd', 8, False)]
     >>> [(row.folder, len(row.grid.points())) for row in paper_rows("coarse")]
-    [('sfw-if-coarse', 18), ('sfw-coarse', 18), ('sgd-coarse', 3)]
+    [('sfw-if-coarse', 32), ('sfw-coarse', 32), ('sgd-coarse', 4)]
     """
     make = {"paper": paper_grid, "coarse": _coarse_grid, "quick": quick_grid}[grid]
     rung = 1 if grid == "coarse" else None
@@ -65,12 +65,15 @@ def paper_rows(grid: GridName) -> list[Row]:
 def _coarse_grid(method: Method, layers: int) -> Grid:
     """The part of the paper's grid around what is best for MNIST's perceptron.
 
-    That is ``L = 4`` with radii 1 and 10 for SFW-IF, ``L = 64`` with radii 1 and 50 for SFW, and ``L = 1`` for SGD.
+    That is ``L = 4`` with radii 1 and 10 for SFW-IF, ``L = 64`` with radii 1 and 50 for SFW, and ``L = 1`` for SGD. It goes
+    farther to smaller ``L`` and second radii, where the best of the other networks are.
     """
     if method == "sgd":
-        return Grid({"smoothness": [1.0, 4.0, 16.0]})
+        return Grid({"smoothness": [0.25, 1.0, 4.0, 16.0]})
     around, second = (
-        ([1.0, 4.0, 16.0], [5.0, 10.0, 50.0]) if method == "sfw-if" else ([16.0, 64.0, 256.0], [10.0, 50.0, 100.0])
+        ([0.25, 1.0, 4.0, 16.0], [1.0, 5.0, 10.0, 50.0])
+        if method == "sfw-if"
+        else ([4.0, 16.0, 64.0, 256.0], [5.0, 10.0, 50.0, 100.0])
     )
     return Grid(
         {"smoothness": around, "radius 1": [1.0, 5.0]} | {f"radius {layer}": second for layer in range(2, layers + 1)}
