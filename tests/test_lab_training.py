@@ -311,23 +311,29 @@ def test_the_summary_counts_as_numpy_does(finished, method):
 
 
 @pytest.mark.parametrize("method", ["sfw-if", "sgd"])
-def test_accuracy_after_keeping_the_largest_edges_is_what_numpy_gets(finished, method):
+@pytest.mark.parametrize(
+    ("reading", "parts"),
+    [("kept", [["fc1.weight"], ["fc2.weight"]]), ("kept_together", [["fc1.weight", "fc2.weight"]])],
+)
+def test_accuracy_after_keeping_the_largest_edges_is_what_numpy_gets(finished, method, reading, parts):
     run = finished[method]
     weights = {name: w.numpy() for name, w in run.weights().items()}
     test = digits().test
     images, labels = test.inputs.numpy(), test.targets.numpy()
-    assert list(run.summary["kept"]) == [str(theta) for theta in THETAS] == ["100", "50", "25", "10", "5", "2", "1"]
-    for theta, measured in run.summary["kept"].items():
+    assert list(run.summary[reading]) == [str(theta) for theta in THETAS] == ["100", "50", "25", "10", "5", "2", "1"]
+    for theta, measured in run.summary[reading].items():
         thin = dict(weights)
-        for name in ("fc1.weight", "fc2.weight"):
-            flat = weights[name].ravel().copy()
+        for part in parts:
+            flat = np.concatenate([weights[name].ravel() for name in part])
             order = np.argsort(-np.abs(flat), kind="stable")
             flat[order[round(int(theta) / 100 * flat.size) :]] = 0
-            thin[name] = flat.reshape(weights[name].shape)
+            ends = np.cumsum([weights[name].size for name in part])[:-1]
+            thin |= {name: w.reshape(weights[name].shape) for name, w in zip(part, np.split(flat, ends), strict=True)}
         accuracy = 100 * np.mean(forward(thin, images).argmax(1) == labels)
         # Two outputs that agree to float32 rounding may change places; no more than one of 360 does.
         assert measured == pytest.approx(accuracy, abs=100 / 359)
-    assert run.summary["kept"]["100"] == run.epochs[-1]["metric"]
+    assert run.summary[reading]["100"] == run.epochs[-1]["metric"]
+    assert run.summary["kept"] != run.summary["kept_together"]
 
 
 def test_losses_are_what_numpy_gets(finished):

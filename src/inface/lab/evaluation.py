@@ -53,9 +53,12 @@ def measure(
     layers, network = sparsity(model, experiment)
     gap = exact_gap(model, experiment, train_split, optimizer)
     metric = experiment.metric
+    each = kept(model, experiment, split)
+    together = kept(model, experiment, split, scope="global") if len(layers) > 1 else each
     return {
         "metric": {"name": metric.name, "unit": metric.unit, "better": metric.better},
-        "kept": {theta: finite(value) for theta, value in kept(model, experiment, split).items()},
+        "kept": {theta: finite(value) for theta, value in each.items()},
+        "kept_together": {theta: finite(value) for theta, value in together.items()},
         "layers": layers,
         "network": network,
         "loss": finite(score(model, experiment, split).loss),

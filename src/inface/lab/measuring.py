@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -85,12 +86,18 @@ def constrained(model: nn.Module, experiment: Experiment) -> list[str]:
     return [name for group in groups if group["set"] is not None for name, _ in group["params"]]
 
 
-def kept(model: nn.Module, experiment: Experiment, split: Split, thetas: Sequence[int] = THETAS) -> dict[str, float]:
-    """The metric after keeping the largest theta percent of the edges of each constrained layer."""
+def kept(
+    model: nn.Module,
+    experiment: Experiment,
+    split: Split,
+    thetas: Sequence[int] = THETAS,
+    scope: Literal["layer", "global"] = "layer",
+) -> dict[str, float]:
+    """The metric after keeping the largest theta percent of the edges of each constrained layer, or of all together."""
     names = constrained(model, experiment)
     results = {}
     for theta in thetas:
-        thinned = model if theta == 100 or not names else hard_threshold(model, theta / 100, layers=names)
+        thinned = model if theta == 100 or not names else hard_threshold(model, theta / 100, layers=names, scope=scope)
         results[str(theta)] = score(thinned, experiment, split).metric
     return results
 
