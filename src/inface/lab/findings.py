@@ -161,7 +161,7 @@ def _compared(run: Run, other: Run) -> tuple[str, str]:
 
 def _part(pairs: Sequence[tuple[float, float]]) -> str:
     """How often the first is the smaller one."""
-    return f"{100 * sum(a < b for a, b in pairs) / len(pairs):.0f} % of {len(pairs)} points" if pairs else "0 points"
+    return f"{sum(a < b for a, b in pairs)} of {len(pairs)} points"
 
 
 # ---------------------------------------------------------------------- both
