@@ -167,7 +167,7 @@ CHOICES = {
             "proximal": [0.02, 0.05],
         },
         decay=[0.0, 1e-3],
-        shrinkage=[3e-5, 1e-4, 3e-4, 1e-3],
+        shrinkage=[3e-5, 1e-4, 3e-4, 6e-4, 1e-3],
         keep=(5,),
     ),
 }
