@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from inface.lab.sweeps.halving import Halving
 from inface.lab.sweeps.plan import key_of
 from inface.lab.sweeps.running import _progress
 from inface.lab.sweeps.study import Place, open_study
-from inface.lab.sweeps.trials import Agenda, audit, best_of, counted, revive, take
+from inface.lab.sweeps.trials import Agenda, Best, audit, best_of, counted, revive, take
 from inface.lab.sweeps.worker import final_identity, finish, tune, winner
 
 BASE = Settings("digits", method="sfw", epochs=3, batch_size=300, threads=1)
@@ -270,7 +271,7 @@ def test_where_less_is_better_the_least_is_chosen_and_what_is_worse_is_stopped(t
     assert len(errors) == 7
     complete = [trial.value for trial in errors.values() if trial.state.name == "COMPLETE"]
     assert errors[0.05].value == min(complete)
-    assert winner(plan, study).settings.lr == best_of(study).params["lr"] == 0.05
+    assert winner(plan, study).settings.lr == best_of(study).parameters["lr"] == 0.05
     assert _progress(study, plan.agenda, "settings", 1).best == min(complete)
     assert any(errors[lr].state.name == "PRUNED" for lr in grid.axes["lr"][:5])
     assert "diverged" in errors[1e9].user_attrs
@@ -374,6 +375,41 @@ def test_winners_for_several_percentages_are_chosen_among_the_same_runs(tmp_path
         key = winner(plan, study, theta).key
         assert json.loads(Path(plan.out, "final", key, "0", "config.json").read_text()).items() >= config.items()
         assert len(end["final"]) == 1
+
+
+def test_settings_tried_with_several_seeds_are_judged_by_their_mean(tmp_path):
+    grid = Grid({"lr": [0.02, 0.1, 1e30], "seed": [0, 3, 4]})
+    plan = plan_in(tmp_path, base=replace(BASE, method="sgd"), grid=grid)
+    found = sweep(plan)
+    values = {(trial["settings"]["lr"], trial["settings"]["seed"]): trial["value"] for trial in found["trials"]}
+    assert len(values) == 9
+    means = {lr: statistics.fmean(values[lr, seed] for seed in (0, 3, 4)) for lr in (0.02, 0.1)}
+    assert found["validation"] == pytest.approx(max(means.values()))
+    assert found["best"]["lr"] == max(means, key=means.get)
+    seeds = {json.loads(file.read_text())["seed"] for file in Path(plan.out, "trials").glob("*/config.json")}
+    assert seeds == {0, 3, 4}
+    assert [file.name for file in Path(plan.out, "final").glob("*/*")] == [
+        "0"
+    ]  # of one winner, whatever its seeds were
+
+
+def test_a_setting_that_did_not_end_with_every_seed_is_not_chosen():
+    study = optuna.create_study(direction="maximize")
+    ended = {
+        ("[1, 10]", 0): 98.0,
+        ("[1, 10]", 1): None,
+        ("[5, 10]", 0): 97.0,
+        ("[5, 10]", 1): 91.0,
+        ("[9, 10]", 0): 95.0,
+        ("[9, 10]", 1): 94.0,
+    }
+    for number, ((radius, seed), value) in enumerate(ended.items()):
+        study.enqueue_trial({"radius": radius, "seed": seed}, user_attrs={"key": str(number)})
+        trial = study.ask()
+        trial.suggest_categorical("radius", ["[1, 10]", "[5, 10]", "[9, 10]"])
+        trial.suggest_categorical("seed", [0, 1])
+        study.tell(trial, value, state=optuna.trial.TrialState.PRUNED if value is None else None)
+    assert best_of(study) == Best({"radius": "[9, 10]"}, 94.5)
 
 
 def trial_of(key, state, **reported):

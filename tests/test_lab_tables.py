@@ -67,6 +67,13 @@ def test_the_table_has_the_papers_numbers_beside_ours():
     assert all(len(reported.kept) == 5 for methods in TABLE_1.values() for reported in methods.values())
 
 
+def test_a_setting_that_was_tried_with_several_seeds_counts_once():
+    tried = row(grid={"lr": [1.0, 2.0], "seed": [0, 1]}, trials=[{"epochs": 25}] * 4, part="coarse")
+    page = paper_page({"experiments": {"mnist-mlp": {"sgd": tried}}})
+    assert "| sgd | 2, 2 seeds each (coarse) |" in page
+    assert "2 settings were tried (100 epochs" in page
+
+
 def test_a_table_says_that_it_is_of_a_part_of_the_grid_or_quick():
     quick = end(best=settings_for("mnist-mlp", epochs=3, radius=[1.0, 10.0]).to_dict())
     page = paper_page({"experiments": {"mnist-mlp": {"sfw": row(quick, part="coarse")}}})

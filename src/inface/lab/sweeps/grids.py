@@ -31,6 +31,7 @@ AXES = (
     "keep",
     "weight_decay",
     "shrinkage",
+    "seed",
 )
 
 

@@ -8,8 +8,10 @@ nobody change a trial that has ended (``UpdateFinishedTrialError``).
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agenda",
+    "Best",
     "audit",
     "best_of",
     "counted",
@@ -43,6 +46,19 @@ ALIVE = 20.0  # seconds between two signs of life of a worker
 DEAD = 120.0  # without one, a worker on another machine is dead
 AGAIN = 60.0  # seconds before a setting is tried again that was handed back
 PATIENCE = 1.0  # seconds between two looks at what others are doing
+
+
+@dataclass(frozen=True)
+class Best:
+    """A setting that did best.
+
+    Attributes:
+        parameters: of its trials, but for the seed.
+        value: their mean, if it was tried with several seeds.
+    """
+
+    parameters: dict[str, Any]
+    value: float
 
 
 @dataclass(frozen=True)
@@ -141,13 +157,23 @@ def counted(study: Study) -> list[FrozenTrial]:
     return list(first.values())
 
 
-def best_of(
-    study: Study, value: Callable[[FrozenTrial], float | None] = lambda trial: trial.value
-) -> FrozenTrial | None:
-    """The best of the trials that count and were not stopped early, by their own value or another."""
-    complete = [trial for trial in counted(study) if trial.state.name == "COMPLETE" and value(trial) is not None]
+def best_of(study: Study, value: Callable[[FrozenTrial], float | None] = lambda trial: trial.value) -> Best | None:
+    """The setting that did best, by the values of its trials or by others; none of them was stopped early, or diverged."""
+    tried: dict[str, list[FrozenTrial]] = {}
+    for trial in counted(study):
+        tried.setdefault(json.dumps(_but_seed(trial), sort_keys=True), []).append(trial)
+    found = []
+    for trials in tried.values():
+        values = [value(trial) for trial in trials if trial.state.name == "COMPLETE"]
+        known = [number for number in values if number is not None]
+        if len(known) == len(trials):
+            found.append(Best(_but_seed(trials[0]), statistics.fmean(known)))
     sign = 1 if study.direction.name == "MAXIMIZE" else -1
-    return max(complete, key=lambda trial: sign * (value(trial) or 0.0), default=None)
+    return max(found, key=lambda best: sign * best.value, default=None)
+
+
+def _but_seed(trial: FrozenTrial) -> dict[str, Any]:
+    return {name: value for name, value in trial.params.items() if name != "seed"}
 
 
 def key_in(trial: FrozenTrial) -> Any:

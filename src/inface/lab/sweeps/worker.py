@@ -40,7 +40,7 @@ class Winner:
         theta: with this percentage of the edges.
         key: its name.
         settings: of its run on the validation data.
-        value: how it did there.
+        value: how it did there; the mean, if it was tried with several seeds.
     """
 
     theta: int
@@ -102,8 +102,8 @@ def winner(plan: Plan, study: Study, theta: int | None = None) -> Winner:
         raise LabError(
             f"{plan.out}: no setting came to its end: the loss became infinite or not a number in all of them"
         )
-    point = point_of(best.params)
-    return Winner(judged, key_of(point), plan.settings(point), value(best))
+    point = point_of(best.parameters)
+    return Winner(judged, key_of(point), plan.settings(point), best.value)
 
 
 def _suggested(plan: Plan, trial: Trial) -> dict[str, Any]:
