@@ -594,7 +594,7 @@ def test_evaluation_prints_what_training_printed(inface, digits):
     assert trained.startswith(again.out)
     summary = json.loads((digits / "summary.json").read_text())
     assert f"{summary['kept']['100']:.2f}" in again.out
-    (together,) = (line for line in again.out.splitlines() if line.startswith("of all layers together"))
+    (together,) = (line for line in again.out.splitlines() if line.startswith("of these layers together"))
     assert together.split()[4:] == [f"{value:.2f}" for value in summary["kept_together"].values()]
     assert f"{summary['layers']['fc1.weight']['percent']:.2f}" in again.out
 

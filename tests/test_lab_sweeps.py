@@ -23,7 +23,7 @@ from inface.lab.sweeps.halving import Halving
 from inface.lab.sweeps.plan import key_of
 from inface.lab.sweeps.running import _progress
 from inface.lab.sweeps.study import Place, open_study
-from inface.lab.sweeps.trials import Agenda, Best, audit, best_of, counted, revive, take
+from inface.lab.sweeps.trials import Agenda, Judged, audit, counted, ranked, revive, take
 from inface.lab.sweeps.worker import final_identity, finish, tune, winner
 
 BASE = Settings("digits", method="sfw", epochs=3, batch_size=300, threads=1)
@@ -271,7 +271,7 @@ def test_where_less_is_better_the_least_is_chosen_and_what_is_worse_is_stopped(t
     assert len(errors) == 7
     complete = [trial.value for trial in errors.values() if trial.state.name == "COMPLETE"]
     assert errors[0.05].value == min(complete)
-    assert winner(plan, study).settings.lr == best_of(study).parameters["lr"] == 0.05
+    assert winner(plan, study).settings.lr == ranked(study)[0].parameters["lr"] == 0.05
     assert _progress(study, plan.agenda, "settings", 1).best == min(complete)
     assert any(errors[lr].state.name == "PRUNED" for lr in grid.axes["lr"][:5])
     assert "diverged" in errors[1e9].user_attrs
@@ -388,9 +388,8 @@ def test_settings_tried_with_several_seeds_are_judged_by_their_mean(tmp_path):
     assert found["best"]["lr"] == max(means, key=means.get)
     seeds = {json.loads(file.read_text())["seed"] for file in Path(plan.out, "trials").glob("*/config.json")}
     assert seeds == {0, 3, 4}
-    assert [file.name for file in Path(plan.out, "final").glob("*/*")] == [
-        "0"
-    ]  # of one winner, whatever its seeds were
+    finals = [file.name for file in Path(plan.out, "final").glob("*/*")]
+    assert finals == ["0"]  # of one winner, whatever its seeds were
 
 
 def test_a_setting_that_did_not_end_with_every_seed_is_not_chosen():
@@ -409,7 +408,19 @@ def test_a_setting_that_did_not_end_with_every_seed_is_not_chosen():
         trial.suggest_categorical("radius", ["[1, 10]", "[5, 10]", "[9, 10]"])
         trial.suggest_categorical("seed", [0, 1])
         study.tell(trial, value, state=optuna.trial.TrialState.PRUNED if value is None else None)
-    assert best_of(study) == Best({"radius": "[9, 10]"}, 94.5)
+    assert ranked(study) == [Judged({"radius": "[9, 10]"}, 94.5), Judged({"radius": "[5, 10]"}, 94.0)]
+
+
+def test_seeds_are_not_tried_with_halving(tmp_path, capsys):
+    grid = tmp_path / "grid.yaml"
+    grid.write_text("lr: [0.1, 0.2]\nseed: [0, 1]\n")
+    arguments = ["sweep", "digits", "--method", "sgd", "--epochs", "1", "--seeds", "0", f"--grid={grid}"]
+    assert command([*arguments, f"--out={tmp_path / 'sweep'}"]) == 2
+    assert "seed: a setting is judged by all of its seeds" in capsys.readouterr().err
+    assert not (tmp_path / "sweep").exists()
+    assert command([*arguments, f"--out={tmp_path / 'sweep'}", "--no-pruning"]) == 0
+    lines = capsys.readouterr().out.split("settings \n")[-1].splitlines()
+    assert sum(line.strip().endswith(("lr 0.1", "lr 0.2")) for line in lines) == 2  # settings, not runs
 
 
 def trial_of(key, state, **reported):

@@ -67,6 +67,13 @@ def test_the_table_has_the_papers_numbers_beside_ours():
     assert all(len(reported.kept) == 5 for methods in TABLE_1.values() for reported in methods.values())
 
 
+def test_runs_of_older_versions_have_one_reading_of_the_largest_edges():
+    old = {name: value for name, value in final().items() if name != "kept_together"}
+    page = paper_page({"experiments": {"mnist-mlp": {"sfw-if": row(end(final=[old, final()]))}}})
+    assert "| sfw-if | 2 |" in page
+    assert "| sfw-if, together |" not in page
+
+
 def test_a_setting_that_was_tried_with_several_seeds_counts_once():
     tried = row(grid={"lr": [1.0, 2.0], "seed": [0, 1]}, trials=[{"epochs": 25}] * 4, part="coarse")
     page = paper_page({"experiments": {"mnist-mlp": {"sgd": tried}}})

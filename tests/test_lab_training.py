@@ -347,6 +347,19 @@ def test_losses_are_what_numpy_gets(finished):
         assert run.summary[key] == pytest.approx(loss, rel=1e-5)
 
 
+def test_what_is_wrong_in_either_reading_of_the_largest_edges_is_named(finished, tmp_path):
+    for reading in ("kept", "kept_together"):
+        summary = {**finished["sgd"].summary, reading: {"100": "many"}}
+        folder = tmp_path / reading
+        folder.mkdir()
+        (folder / "config.json").write_text(finished["sgd"].config_file.read_text())
+        (folder / "summary.json").write_text(json.dumps(summary))
+        with pytest.raises(
+            LabError, match=rf"summary.json: {reading}.100: wanted int or float or NoneType, got 'many'"
+        ):
+            _ = Run(folder).summary
+
+
 def test_a_regression_is_measured_by_its_mean_squared_error():
     experiment = experiment_of(Settings("synthetic", options={"edges": 5, "activation": "relu"}))
     torch.manual_seed(0)

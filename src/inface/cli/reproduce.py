@@ -55,7 +55,7 @@ def table1(
     grid: Annotated[
         str,
         typer.Option(
-            help="paper (200 settings of a method), or coarse: its part around what is best for mnist-mlp (18).",
+            help="paper (200 settings of a method), or coarse: its part around what is best for mnist-mlp (32).",
             autocompletion=one_of("paper", "coarse"),
         ),
     ] = "paper",

@@ -62,12 +62,9 @@ def print_results(results: dict[str, Any], out: Path) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("validation", "settings"):
         table.add_column(heading)
-    ranked = sorted((t for t in results["trials"] if t["state"] == "complete"), key=lambda t: float(t["value"]))
-    if results["direction"] == "maximize":
-        ranked.reverse()
-    for trial in ranked[:5]:
-        told = "  ".join(f"{name} {_shown(value)}" for name, value in trial["settings"].items())
-        table.add_row(f"{trial['value']:.4g}", told)
+    for setting in results["ranking"][:5]:
+        told = "  ".join(f"{name} {_shown(value)}" for name, value in setting["settings"].items())
+        table.add_row(f"{setting['value']:.4g}", told)
     console = Console()
     console.print(table)
     finals = iter(results["final"])

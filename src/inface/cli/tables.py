@@ -77,7 +77,7 @@ def print_measured(measured: Mapping[str, Any]) -> None:
         kept.add_column(theta, justify="right")
     kept.add_row(", ".join(filter(None, (metric["name"], metric["unit"]))), *map(_shown, measured["kept"].values()))
     if len(measured["layers"]) > 1 and "kept_together" in measured:  # of older runs it was not measured
-        kept.add_row("of all layers together", *map(_shown, measured["kept_together"].values()))
+        kept.add_row("of these layers together", *map(_shown, measured["kept_together"].values()))
     console = Console()
     console.print(layers)
     console.print()

@@ -12,7 +12,7 @@ from torch import nn
 from .building import experiment_of, load_data, make_optimizer, parts, surroundings
 from .errors import LabError
 from .experiment import Experiment, Split
-from .measuring import exact_gap, finite, kept, score, sparsity
+from .measuring import THETAS, exact_gap, finite, kept, score, sparsity
 from .run import FORMAT, Run
 from .settings import Settings
 
@@ -54,11 +54,12 @@ def measure(
     gap = exact_gap(model, experiment, train_split, optimizer)
     metric = experiment.metric
     each = kept(model, experiment, split)
-    together = kept(model, experiment, split, scope="global") if len(layers) > 1 else each
+    fewer = [theta for theta in THETAS if theta < 100]
+    together = kept(model, experiment, split, fewer, scope="global") if len(layers) > 1 else {}
     return {
         "metric": {"name": metric.name, "unit": metric.unit, "better": metric.better},
         "kept": {theta: finite(value) for theta, value in each.items()},
-        "kept_together": {theta: finite(value) for theta, value in together.items()},
+        "kept_together": {theta: finite(value) for theta, value in {**each, **together}.items()},
         "layers": layers,
         "network": network,
         "loss": finite(score(model, experiment, split).loss),

@@ -110,6 +110,9 @@ class Run:
             raise ArgumentError(self._unfinished())
         summary = _versioned(self.summary_file)
         _check(self.summary_file, summary, SUMMARY)
+        _check(
+            self.summary_file, summary.get("kept_together", {}), SUMMARY["kept"], "kept_together"
+        )  # newer than the rest
         return summary
 
     @cached_property

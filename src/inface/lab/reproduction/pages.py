@@ -40,8 +40,9 @@ def paper_page(table: dict[str, Any]) -> str:
                 cells += [f"{_layer(end, index)} [{paper.nonzeros[index]:g}]" for index in (0, 1)]
                 cells += [_network(end)]
                 lines.append(_line([*cells, *_beside(end, paper, "kept")]))
-                told_above = [""] * (len(cells) - 1)
-                lines.append(_line([f"{method}, together", *told_above, *_beside(end, paper, "kept_together")]))
+                if all("kept_together" in run for run in end["final"]):  # in older runs it was not measured
+                    told_above = [""] * (len(cells) - 1)
+                    lines.append(_line([f"{method}, together", *told_above, *_beside(end, paper, "kept_together")]))
         lines += _effort(rows)
     return "\n".join(lines)
 
@@ -86,13 +87,17 @@ def _haste(table: dict[str, Any]) -> str:
 
 def _tried(row: dict[str, Any]) -> str:
     """How many settings were tried, and with how many seeds if not one."""
-    seeds = len(row["grid"].get("seed", [0]))
+    seeds = _seeds(row)
     times = f", {seeds} seeds each" if seeds > 1 else ""
     return f"{_settings(row)}{times}{' (coarse)' if row['part'] == 'coarse' else ''}"
 
 
 def _settings(row: dict[str, Any]) -> int:
-    return len(row["trials"]) // len(row["grid"].get("seed", [0]))
+    return len(row["trials"]) // _seeds(row)
+
+
+def _seeds(row: dict[str, Any]) -> int:
+    return len(row["grid"].get("seed", [0]))
 
 
 def _heading(experiment: str, first: list[str], thetas: tuple[int, ...], extra: list[str] | None = None) -> list[str]:
@@ -168,7 +173,7 @@ def _everything(grid: dict[str, list[Any]], best: dict[str, Any]) -> str:
     """The settings that were chosen among others."""
     names = {"radius": "radii"}
     told = []
-    for name in grid:
+    for name in (name for name in grid if name != "seed"):
         value = best[name]
         told.append(
             f"{names.get(name, name.replace('_', ' '))} {_numbers(value) if isinstance(value, list) else value or 0}"

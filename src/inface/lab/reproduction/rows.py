@@ -73,7 +73,7 @@ def _coarse_grid(method: Method, layers: int) -> Grid:
     """The part of the paper's grid around what is best for MNIST's perceptron.
 
     That is ``L = 4`` with radii 1 and 10 for SFW-IF, ``L = 64`` with radii 1 and 50 for SFW, and ``L = 1`` for SGD. It goes
-    farther to smaller ``L`` and second radii, where the best of the other networks are.
+    farther to smaller ``L``: where there are convolutions, longer steps may be better.
     """
     if method == "sgd":
         return Grid({"smoothness": [0.25, 1.0, 4.0, 16.0]})

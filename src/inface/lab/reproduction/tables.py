@@ -23,7 +23,7 @@ from .rows import GridName, Row, beyond_rows, paper_rows
 __all__ = ["reproduce_beyond", "reproduce_paper"]
 
 FORMAT = 4
-TRIED = ("settings", "state", "epochs", "value", "kept")
+TRIED = ("settings", "state", "epochs", "value", "kept", "diverged")
 AGAIN = "; without it, the same command makes it again from what is trained"
 
 Show = Callable[[str, Progress], None]
@@ -140,8 +140,9 @@ class _Table:
         with FileLock(self.out / ".lock"):  # another command may fill other lines at the same time
             table = self._read()
             self._room(table, experiment, row)[row.name] = told
+            page = self._page(table)
             write_json(self.file, table)
-            write_text(self.page, self._page(table))
+            write_text(self.page, page)
 
     def _room(self, table: dict[str, Any], experiment: str, row: Row) -> dict[str, Any]:
         """The rows of an experiment; what was found with other settings is not replaced in silence."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from inface.lab.building import experiment_of
 from inface.lab.claiming import digest
+from inface.lab.errors import ArgumentError
 from inface.lab.experiment import Experiment
 from inface.lab.settings import Settings
 
@@ -51,6 +52,12 @@ class Plan:
     data: str | None = None
     first_rung: int | None = None
     also: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.pruning and self.grid is not None and "seed" in self.grid.axes:
+            raise ArgumentError(
+                "seed: a setting is judged by all of its seeds, none of them stopped early; wanted --no-pruning"
+            )
 
     @property
     def experiment(self) -> Experiment:

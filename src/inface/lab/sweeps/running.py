@@ -17,7 +17,7 @@ from inface.lab.files import read_json, write_json
 from .deaths import Deaths
 from .plan import Plan, point_of
 from .study import open_study
-from .trials import Agenda, audit, best_of, key_in, revive
+from .trials import Agenda, audit, key_in, ranked, revive
 from .worker import Winner, final_identity, finish, tune, winner
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def _progress(study: Study, agenda: Agenda, stage: Stage, jobs: int) -> Progress
     took = [trial.duration.total_seconds() for trial in ended if trial.duration is not None]
     left = statistics.fmean(took) * max(0, total - len(ended)) / max(1, len(running), jobs) if took else None
     pruned = sum(trial.state.name == "PRUNED" for trial in ended)
-    best = best_of(study) if stage == "settings" else None
-    return Progress(stage, len(ended), total, pruned, len(running), None if best is None else best.value, left)
+    best = next((setting.value for setting in ranked(study)), None) if stage == "settings" else None
+    return Progress(stage, len(ended), total, pruned, len(running), best, left)
 
 
 def _finished(plan: Plan, best: Winner, jobs: int, show: Callable[[Progress], None] | None) -> dict[str, Any]:
@@ -164,6 +164,7 @@ def _results(plan: Plan, study: Study, ends: list[dict[str, Any]], seconds: floa
         "identity": plan.identity(),
         "direction": plan.direction,
         "trials": trials,
+        "ranking": [{"settings": point_of(each.parameters), "value": each.value} for each in ranked(study)],
         **ends[0],
         "also": ends[1:],
         "trial_seconds": round(sum(_seconds(trial) for trial in ended), 1),

@@ -8,7 +8,6 @@ nobody change a trial that has ended (``UpdateFinishedTrialError``).
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import statistics
@@ -28,15 +27,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agenda",
-    "Best",
+    "Judged",
     "audit",
-    "best_of",
     "counted",
     "hand_back",
     "held",
     "is_here",
     "key_in",
     "next_trial",
+    "ranked",
     "revive",
     "take",
     "tell",
@@ -49,12 +48,12 @@ PATIENCE = 1.0  # seconds between two looks at what others are doing
 
 
 @dataclass(frozen=True)
-class Best:
-    """A setting that did best.
+class Judged:
+    """A setting and how it did.
 
     Attributes:
         parameters: of its trials, but for the seed.
-        value: their mean, if it was tried with several seeds.
+        value: that of its trial; the mean, if it was tried with several seeds.
     """
 
     parameters: dict[str, Any]
@@ -157,19 +156,23 @@ def counted(study: Study) -> list[FrozenTrial]:
     return list(first.values())
 
 
-def best_of(study: Study, value: Callable[[FrozenTrial], float | None] = lambda trial: trial.value) -> Best | None:
-    """The setting that did best, by the values of its trials or by others; none of them was stopped early, or diverged."""
-    tried: dict[str, list[FrozenTrial]] = {}
+def ranked(study: Study, value: Callable[[FrozenTrial], float | None] = lambda trial: trial.value) -> list[Judged]:
+    """The settings from best to worst, by the values of their trials or by others.
+
+    A setting with a trial that was stopped early or diverged is not among them, nor one that lacks a seed that others have.
+    """
+    tried: dict[tuple[Any, ...], list[FrozenTrial]] = {}
     for trial in counted(study):
-        tried.setdefault(json.dumps(_but_seed(trial), sort_keys=True), []).append(trial)
+        tried.setdefault(tuple(sorted(_but_seed(trial).items())), []).append(trial)
+    most = max(map(len, tried.values()), default=0)
     found = []
     for trials in tried.values():
         values = [value(trial) for trial in trials if trial.state.name == "COMPLETE"]
         known = [number for number in values if number is not None]
-        if len(known) == len(trials):
-            found.append(Best(_but_seed(trials[0]), statistics.fmean(known)))
+        if len(known) == most:
+            found.append(Judged(_but_seed(trials[0]), statistics.fmean(known)))
     sign = 1 if study.direction.name == "MAXIMIZE" else -1
-    return max(found, key=lambda best: sign * best.value, default=None)
+    return sorted(found, key=lambda setting: -sign * setting.value)
 
 
 def _but_seed(trial: FrozenTrial) -> dict[str, Any]:

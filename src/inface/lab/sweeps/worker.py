@@ -21,7 +21,7 @@ from inface.lab.training import Record, train
 from .grids import search_space
 from .plan import Plan, key_of, parameters_of, point_of
 from .study import open_study
-from .trials import best_of, hand_back, held, next_trial, tell
+from .trials import hand_back, held, next_trial, ranked, tell
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -39,7 +39,7 @@ class Winner:
     Attributes:
         theta: with this percentage of the edges.
         key: its name.
-        settings: of its run on the validation data.
+        settings: of its runs on the validation data, but for the seed.
         value: how it did there; the mean, if it was tried with several seeds.
     """
 
@@ -97,13 +97,13 @@ def winner(plan: Plan, study: Study, theta: int | None = None) -> Winner:
     def value(trial: FrozenTrial) -> Any:
         return trial.value if judged == plan.theta else trial.user_attrs["summary"]["kept"][str(judged)]
 
-    best = best_of(study, value)
-    if best is None:
+    settings = ranked(study, value)
+    if not settings:
         raise LabError(
             f"{plan.out}: no setting came to its end: the loss became infinite or not a number in all of them"
         )
-    point = point_of(best.parameters)
-    return Winner(judged, key_of(point), plan.settings(point), best.value)
+    point = point_of(settings[0].parameters)
+    return Winner(judged, key_of(point), plan.settings(point), settings[0].value)
 
 
 def _suggested(plan: Plan, trial: Trial) -> dict[str, Any]:
