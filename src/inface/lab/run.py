@@ -110,9 +110,8 @@ class Run:
             raise ArgumentError(self._unfinished())
         summary = _versioned(self.summary_file)
         _check(self.summary_file, summary, SUMMARY)
-        _check(
-            self.summary_file, summary.get("kept_together", {}), SUMMARY["kept"], "kept_together"
-        )  # newer than the rest
+        together = summary.get("kept_together", {})  # older runs have none
+        _check(self.summary_file, together, SUMMARY["kept"], "kept_together")
         return summary
 
     @cached_property
