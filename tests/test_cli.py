@@ -20,6 +20,8 @@ import typer.main
 from inface.cli import main
 from inface.cli.app import app, spread
 from inface.lab.names import EXPERIMENTS
+from inface.lab.report.page import command as command_of
+from inface.lab.run import Run
 from test_lab_data import cifar_contents, tar_of, write_archive, write_batches, write_file, write_mnist
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -425,6 +427,9 @@ def test_radii_may_follow_one_option_or_each_have_their_own(inface, tmp_path):
         ("--radius 1 --lr 2 3", "--radius 1 --lr 2 3"),
         ("--radius x 2", "--radius x --radius 2"),
         ("--seed 1 2", "--seed 1 2"),
+        ("--constrained-lr 8 2 --seed 1", "--constrained-lr 8 --constrained-lr 2 --seed 1"),
+        ("--radius=1 10 --constrained-lr 8 2", "--radius=1 --radius 10 --constrained-lr 8 --constrained-lr 2"),
+        ("--radius 1 10 --constrained-lr 3 out", "--radius 1 --radius 10 --constrained-lr 3 out"),
     ],
 )
 def test_only_numbers_after_radius_are_radii(words, spread_out):
@@ -449,6 +454,44 @@ def test_every_option_arrives_in_the_config(inface, tmp_path):
     }  # fmt: skip
     found = config(tmp_path)
     assert {name: found[name] for name in wanted} == wanted
+
+
+def test_each_constrained_layer_may_have_a_learning_rate_of_its_own(inface, tmp_path):
+    for name, rates in (("two", "8 2"), ("same", "8 8"), ("one", "8")):
+        arguments = ["--out", tmp_path / name, "--epochs", "1", "--constrained-lr", *rates.split()]
+        assert inface("train", "digits", *arguments).code == 0
+    assert config(tmp_path / "two")["constrained_lr"] == [8.0, 2.0]
+    assert config(tmp_path / "same") == config(tmp_path / "one")
+    assert inface("train", "--out", tmp_path / "two", "--resume", "--constrained-lr", "8", "2").code == 0
+    refused(
+        inface("train", "--out", tmp_path / "two", "--resume", "--constrained-lr", "8"), 2, "[8.0, 2.0], wanted 8.0"
+    )
+    refused(
+        inface("train", "digits", "--out", tmp_path / "three", "--constrained-lr", "1", "2", "3"),
+        2, "constrained-lr: wanted 1 or 2 numbers, for fc1.weight, fc2.weight; got 3",
+    )  # fmt: skip
+    assert not (tmp_path / "three" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("sfw-if", "--constrained-lr 8 2 --init alive --every-gradient --free-momentum 0.9 --in-face pairwise"),
+        ("sfw", "--radius 2 --validate"),
+        ("sgd", "--weight-decay 0.001"),
+        ("prune", "--keep 0.05"),
+        ("gradual", "--keep 0.1 --momentum 0.9 --schedule cosine"),
+        ("proximal", "--shrinkage 1e-4"),
+    ],
+)
+def test_the_command_in_a_report_trains_the_same_run_again(inface, tmp_path, monkeypatch, method, given):
+    monkeypatch.chdir(tmp_path)
+    assert inface("train", "digits", "--out", "run", "--method", method, "--epochs", "2", *given.split()).code == 0
+    program, *words = shlex.split(command_of(Run(tmp_path / "run")))
+    assert program == "inface"
+    assert inface(*words).code == 0
+    assert config(tmp_path / "run-again") == config(tmp_path / "run")
+    assert Run(tmp_path / "run-again").model_file.read_bytes() == Run(tmp_path / "run").model_file.read_bytes()
 
 
 def test_options_of_an_experiment_arrive_as_values_of_their_kinds(inface, tmp_path):

@@ -42,7 +42,7 @@ def of_their_own(base, flavour):
     """Settings that differ in all that networks of a stack may differ in."""
     own = [{"lr": 0.1, "seed": 0}, {"lr": 0.02, "seed": 1}, {"lr": 0.1, "seed": 2}]
     if flavour["method"] != "sgd":
-        for one, radius, rate in zip(own, [(1.0, 5.0), (2.0, 5.0), (3.0, 1.0)], [None, 1.0, 4.0], strict=True):
+        for one, radius, rate in zip(own, [(1.0, 5.0), (2.0, 5.0), (3.0, 1.0)], [None, 1.0, (4.0, 0.5)], strict=True):
             one |= {"radius": radius, "constrained_lr": rate}
     return [replace(base, **flavour, **one) for one in own]
 

@@ -113,8 +113,9 @@ def by_hand(settings, data):
     else:
         groups = inface.param_groups(model, sets)
         inface.graph_init_(model, groups, generator=torch.Generator().manual_seed(settings.seed))
-        for group in groups[:2]:
-            group["lr"] = settings.constrained_lr or settings.lr
+        rate = settings.constrained_lr or settings.lr
+        for number, group in enumerate(groups[:2]):
+            group["lr"] = rate[number] if isinstance(rate, tuple) else rate
         groups[2]["momentum"] = settings.momentum if settings.free_momentum is None else settings.free_momentum
         in_face = settings.in_face if settings.method == "sfw-if" else None
         optimizer = inface.FrankWolfe(
@@ -146,6 +147,8 @@ def by_hand(settings, data):
         {"method": "sfw-if", "momentum": 0.9, "seed": 5},
         {"method": "sfw-if", "every_gradient": True},
         {"method": "sfw-if", "free_momentum": 0.0},
+        {"method": "sfw-if", "constrained_lr": (2.0, 0.5)},
+        {"method": "sfw", "constrained_lr": (0.5, 2.0)},
         {"method": "sfw", "momentum": 0.0, "free_momentum": 0.9},
         {"method": "sfw-if", "in_face": "pairwise", "batch_size": 1437},
         {"method": "sfw-if", "in_face": "frank-wolfe", "batch_size": 2000},
@@ -591,6 +594,7 @@ def test_the_summary_holds_what_is_promised(finished):
         ({"lr": math.inf}, "lr: wanted a number > 0, got inf"),
         ({"lr": math.nan}, "lr: wanted a number > 0, got nan"),
         ({"constrained_lr": -2.0}, "constrained-lr: wanted a number > 0, got -2.0"),
+        ({"constrained_lr": (8.0, 0.0)}, "constrained-lr: wanted a number > 0, got 0.0"),
         ({"momentum": 1.0}, "momentum: wanted a number in [0, 1), got 1.0"),
         ({"free_momentum": -0.1}, "free-momentum: wanted a number in [0, 1), got -0.1"),
         ({"momentum": math.nan}, "momentum: wanted a number in [0, 1), got nan"),

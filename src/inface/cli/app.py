@@ -64,18 +64,19 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def spread(arguments: Sequence[str]) -> list[str]:
-    """``--radius 1 10`` as ``--radius 1 --radius 10``: an option followed by several numbers.
+    """``--radius 1 10`` as ``--radius 1 --radius 10``: an option followed by several numbers; so with ``--constrained-lr``.
 
     >>> spread(["train", "digits", "--radius", "1", "10", "--lr", "2"])
     ['train', 'digits', '--radius', '1', '--radius', '10', '--lr', '2']
     """
     result: list[str] = []
-    values = 0  # of the --radius that is being read
+    option, values = "", 0  # that is being read, and how many of its values have been
     for argument in arguments:
         if values > 1 and _is_number(argument):
-            result.append("--radius")
-        if argument == "--radius" or argument.startswith("--radius="):
-            values = 2 if "=" in argument else 1
+            result.append(option)
+        name, equals, _ = argument.partition("=")
+        if name in ("--radius", "--constrained-lr"):
+            option, values = name, 2 if equals else 1
         else:
             values = values + 1 if values and (values == 1 or _is_number(argument)) else 0
         result.append(argument)

@@ -56,8 +56,13 @@ Smoothness = Annotated[
     float | None, setting(text="The paper's constant L instead: lr = 1 / (2 L).", parser=number, metavar="L")
 ]
 ConstrainedLr = Annotated[
-    float | None,
-    setting(text="Learning rate of the constrained layers.", default="--lr", parser=number, metavar="NUMBER"),
+    list[float] | None,
+    setting(
+        text="Learning rates of the constrained layers, one for all or one each: --constrained-lr 8 2.",
+        default="--lr",
+        parser=number,
+        metavar="NUMBER...",
+    ),
 ]
 Radius = Annotated[
     list[float] | None,
@@ -139,14 +144,15 @@ def named(
     *,
     lr: float | None,
     smoothness: float | None,
+    constrained_lr: list[float] | None,
     radius: list[float] | None,
     option: list[str] | None,
     **others: Any,
 ) -> dict[str, Any]:
     """What was given on the command line, by the names of settings; None where nothing was.
 
-    >>> named(lr=None, smoothness=4.0, radius=[], option=["edges=5"], epochs=3)
-    {'lr': 0.125, 'radius': None, 'options': {'edges': '5'}, 'epochs': 3}
+    >>> named(lr=None, smoothness=4.0, constrained_lr=[8.0, 2.0], radius=[], option=["edges=5"], epochs=3)
+    {'lr': 0.125, 'constrained_lr': [8.0, 2.0], 'radius': None, 'options': {'edges': '5'}, 'epochs': 3}
     """
     if lr is not None and smoothness is not None:
         raise ArgumentError("--lr and --smoothness say the same thing, lr = 1 / (2 L); wanted one of them")
@@ -154,6 +160,7 @@ def named(
         raise ArgumentError(f"--smoothness: wanted a number > 0, got {smoothness:g}")
     return {
         "lr": lr if smoothness is None else 1 / (2 * smoothness),
+        "constrained_lr": constrained_lr or None,
         "radius": radius or None,
         "options": _options(option) if option else None,
         **others,

@@ -83,7 +83,13 @@ def resolve(settings: Settings) -> Settings:
         return replace(settings, **unread, in_face="away", every_gradient=False)
     if settings.method == "sfw":
         settings = replace(settings, in_face="away", every_gradient=False)
-    radii = [set_.radius for set_ in experiment_of(settings).sets.values()]
+    experiment = experiment_of(settings)
+    if isinstance(settings.constrained_lr, tuple):
+        experiment.check_count("constrained-lr", len(settings.constrained_lr))
+        first, *others = settings.constrained_lr
+        if all(rate == first for rate in others):
+            settings = replace(settings, constrained_lr=first)
+    radii = [set_.radius for set_ in experiment.sets.values()]
     known = [radius for radius in radii if isinstance(radius, float)]
     return replace(settings, radius=tuple(known) if known and len(known) == len(radii) else None)
 
@@ -158,16 +164,17 @@ def make_optimizer(
     if not settings.frank_wolfe:
         layers = [p for group in groups if group["set"] is not None for _, p in group["params"]]
         return _descent(settings, model, layers, total)
+    rates = settings.constrained_rates(len(experiment.sets))
+    for group, rate in zip(groups, rates, strict=False):  # after those of the sets may come one that is free
+        group["lr"] = rate
     return frank_wolfe(settings, groups)
 
 
 def frank_wolfe(settings: Settings, groups: list[dict[str, Any]]) -> FrankWolfe:
-    """The Frank-Wolfe optimizer of settings, for groups that have their sets."""
-    own = (settings.constrained_lr, "lr"), (settings.free_momentum, "momentum")
+    """The Frank-Wolfe optimizer of settings, for groups that have their sets and, with them, their learning rates."""
     for group in groups:
-        value, name = own[group["set"] is None]
-        if value is not None:
-            group.setdefault(name, value)
+        if group["set"] is None and settings.free_momentum is not None:
+            group["momentum"] = settings.free_momentum
     return FrankWolfe(
         groups,
         lr=settings.lr,

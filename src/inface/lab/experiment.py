@@ -125,7 +125,8 @@ class Experiment:
         data: loads the samples; it is given the data folder, which it may ignore.
         model: makes the network, with PyTorch's own initialisation.
         sets: from parameter names (or globs) to the set that each lives in; the rest of the network is free. In this
-            order they are layer 1, layer 2, ... of every table, and ``--radius`` gives their radii.
+            order they are layer 1, layer 2, ... of every table, and ``--radius`` gives their radii,
+            ``--constrained-lr`` their learning rates.
         loss: of outputs and targets, a mean over the samples.
         metric: what the network is judged by.
         defaults: settings of its runs, such as ``{"epochs": 100}``, where the command line says nothing else.
@@ -155,12 +156,17 @@ class Experiment:
 
     def with_radii(self, radii: tuple[float, ...] | list[float]) -> Experiment:
         """The same experiment with other radii: one for all constrained layers, or one for each."""
-        if len(radii) not in (1, len(self.sets)):
-            raise ArgumentError(
-                f"radius: wanted {'1' if len(self.sets) < 2 else f'1 or {len(self.sets)}'} numbers, for {', '.join(self.sets) or 'no constrained layer'}; got {len(radii)}"
-            )
+        self.check_count("radius", len(radii))
         if not all(0 < radius < math.inf for radius in radii):
             raise ArgumentError(f"radius: wanted numbers > 0, got {' '.join(f'{radius:g}' for radius in radii)}")
         each = list(radii) * len(self.sets) if len(radii) == 1 else list(radii)
         sets = {name: set_.with_radius(r) for (name, set_), r in zip(self.sets.items(), each, strict=True)}
         return replace(self, sets=sets)
+
+    def check_count(self, name: str, count: int) -> None:
+        """Refuse a setting that has neither one number for all constrained layers nor one for each."""
+        layers = len(self.sets)
+        if count not in (1, layers):
+            wanted = "1" if layers < 2 else f"1 or {layers}"
+            told = ", ".join(self.sets) or "no constrained layer"
+            raise ArgumentError(f"{name}: wanted {wanted} numbers, for {told}; got {count}")

@@ -32,7 +32,7 @@ class Settings:
             pruning during training), ``"proximal"`` (soft-thresholding). All of them take one gradient a step, so that
             equal epochs are equal numbers of gradients.
         lr: the learning rate; ``1 / (2 L)`` with the smoothness constant ``L``.
-        constrained_lr: of the constrained layers, if it is to be another.
+        constrained_lr: of the constrained layers, if it is to be another: one for all, or one for each in order.
         radius: of the constrained layers in order, or one for all; by default the experiment's own.
         in_face: the kind of in-face step of ``"sfw-if"``.
         init: how the constrained layers start: by default the paper's way, edges of random sign, as large as the radius
@@ -62,7 +62,7 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)
     method: Method = "sfw-if"
     lr: float = 0.125
-    constrained_lr: float | None = None
+    constrained_lr: float | tuple[float, ...] | None = None
     radius: tuple[float, ...] | None = None
     in_face: InFace = "away"
     init: Init | None = None
@@ -91,16 +91,14 @@ class Settings:
         for name, value, known in choices:
             if value not in known:
                 raise ArgumentError(f"{name}: wanted {' or '.join(known)}, got {value}{suggestion(str(value), known)}")
-        threads, constrained, free = (
+        threads, free = (
             1 if self.threads is None else self.threads,
-            self.lr if self.constrained_lr is None else self.constrained_lr,
             self.momentum if self.free_momentum is None else self.free_momentum,
         )
         facts: tuple[tuple[str, object, bool, str], ...] = (
             ("experiment", self.experiment, isinstance(self.experiment, str), "a name"),
             ("options", self.options, isinstance(self.options, Mapping), "a mapping of names to values"),
-            ("lr", self.lr, is_number(self.lr) and 0 < self.lr < math.inf, "a number > 0"),
-            ("constrained-lr", constrained, is_number(constrained) and 0 < constrained < math.inf, "a number > 0"),
+            ("lr", self.lr, _is_rate(self.lr), "a number > 0"),
             ("momentum", self.momentum, is_number(self.momentum) and 0 <= self.momentum < 1, "a number in [0, 1)"),
             ("free-momentum", free, is_number(free) and 0 <= free < 1, "a number in [0, 1)"),
             ("epochs", self.epochs, _is_count(self.epochs) and self.epochs >= 1, "a whole number >= 1"),
@@ -109,6 +107,7 @@ class Settings:
             ("every-gradient", self.every_gradient, isinstance(self.every_gradient, bool), "true or false"),
             ("threads", self.threads, _is_count(threads) and 1 <= threads <= 1024, "a whole number from 1 to 1024"),
         )
+        facts += tuple(("constrained-lr", rate, _is_rate(rate), "a number > 0") for rate in self.constrained_rates(1))
         decay = 0.0 if self.weight_decay is None else self.weight_decay
         pruned, shrunk = self.method in PRUNED, self.method == "proximal"
         facts += (
@@ -125,6 +124,15 @@ class Settings:
         """Whether layers live in sets; the other methods are SGD, with or without something added."""
         return self.method in ("sfw-if", "sfw")
 
+    def constrained_rates(self, layers: int) -> tuple[float, ...]:
+        """The learning rate of each of so many constrained layers.
+
+        >>> Settings("digits", lr=0.1).constrained_rates(2), Settings("digits", constrained_lr=(8.0, 2.0)).constrained_rates(2)
+        ((0.1, 0.1), (8.0, 2.0))
+        """
+        given = self.lr if self.constrained_lr is None else self.constrained_lr
+        return given if isinstance(given, tuple) else (given,) * layers
+
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain data.
 
@@ -134,6 +142,9 @@ class Settings:
         return {
             **asdict(self),
             "options": dict(self.options),
+            "constrained_lr": list(self.constrained_lr)
+            if isinstance(self.constrained_lr, tuple)
+            else self.constrained_lr,
             "radius": None if self.radius is None else list(self.radius),
         }
 
@@ -151,10 +162,12 @@ class Settings:
                 raise ArgumentError(f"there is no setting {name}{suggestion(name, known)}")
         if "experiment" not in data:
             raise ArgumentError("experiment: is missing")
-        radius = data.get("radius")
-        if radius is not None and not (isinstance(radius, list | tuple) and all(map(is_number, radius))):
-            raise ArgumentError(f"radius: wanted numbers, got {radius!r}")
-        return Settings(**{**data, "radius": None if radius is None else tuple(float(r) for r in radius)})
+        radius, rate = data.get("radius"), data.get("constrained_lr")
+        radii = None if radius is None else _numbers("radius", radius)
+        if isinstance(rate, list | tuple):
+            rates = _numbers("constrained-lr", rate)
+            rate = rates[0] if len(rates) == 1 else rates
+        return Settings(**{**data, "radius": radii, "constrained_lr": rate})
 
 
 def is_number(value: object) -> bool:
@@ -164,6 +177,16 @@ def is_number(value: object) -> bool:
     (True, True, False)
     """
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_rate(value: object) -> bool:
+    return is_number(value) and 0 < value < math.inf  # type: ignore[operator]
+
+
+def _numbers(name: str, values: object) -> tuple[float, ...]:
+    if not (isinstance(values, list | tuple) and values and all(map(is_number, values))):
+        raise ArgumentError(f"{name}: wanted numbers, got {values!r}")
+    return tuple(float(value) for value in values)
 
 
 def _is_count(value: object) -> bool:

@@ -223,18 +223,19 @@ class Stack:
 
     def _layers(self) -> Iterator[_Layer]:
         own = [dict(model.named_parameters()) for model in self.models]
-        sets = [_sets(model, experiment) for model, experiment in zip(self.models, self.experiments, strict=True)]
+        parts = zip(self.models, self.experiments, self.settings, strict=True)
+        sets, rates = zip(*(_constrained(*part) for part in parts), strict=True)
         for name, like in own[0].items():
             weight = nn.Parameter(torch.cat([each[name].detach() for each in own]))
             constrained = self.settings[0].frank_wolfe and name in sets[0]
-            rates = [one.constrained_lr or one.lr if constrained else one.lr for one in self.settings]
+            own_rates = [each.get(name, one.lr) for each, one in zip(rates, self.settings, strict=True)]
             set_ = None
             if constrained:
                 if sets[0][name].per != "output" or not all(isinstance(each[name].radius, float) for each in sets):
                     raise ArgumentError(f'{name}: lives in {sets[0][name]!r}; wanted per="output" and one radius')
                 radii = torch.tensor([each[name].radius for each in sets]).repeat_interleave(like.shape[0])
                 set_ = sets[0][name].with_radius(radii)
-            yield _Layer(name, weight, like.shape, torch.tensor(rates), set_)
+            yield _Layer(name, weight, like.shape, torch.tensor(own_rates), set_)
 
     def _optimizer(self) -> torch.optim.Optimizer:
         first = self.settings[0]
@@ -296,9 +297,14 @@ class Stack:
         return math.isfinite(float(self.losses[index]))
 
 
-def _sets(model: nn.Module, experiment: Experiment) -> dict[str, Set]:
+def _constrained(
+    model: nn.Module, experiment: Experiment, settings: Settings
+) -> tuple[dict[str, Set], dict[str, float]]:
+    """The sets and the learning rates of the constrained parameters, by their names."""
     groups = inface.param_groups(model, experiment.sets)
-    return {name: group["set"] for group in groups if group["set"] is not None for name, _ in group["params"]}
+    rates = settings.constrained_rates(len(experiment.sets)) if settings.frank_wolfe else ()
+    sets = {name: group["set"] for group in groups if group["set"] is not None for name, _ in group["params"]}
+    return sets, {name: rate for group, rate in zip(groups, rates, strict=False) for name, _ in group["params"]}
 
 
 def _check(settings: list[Settings]) -> None:

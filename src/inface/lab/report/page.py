@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
+from inface.lab.names import METHODS, READ_BY
 from inface.lab.run import Run
+from inface.lab.settings import Settings
 
 from .comparison import Column, Comparison, columns, compare, headline
 from .drawing import Drawing, inline
@@ -113,11 +115,9 @@ def command(run: Run) -> str:
     """
     config = run.config
     words = ["inface", "train", str(config.get("experiment")), "--out", f"{run.path.resolve().name}-again"]
-    for key in (
-        "method", "lr", "constrained_lr", "radius", "in_face", "momentum", "free_momentum", "schedule", "epochs", "batch_size", "seed",
-        "every_gradient", "init", "threads",
-    ):  # fmt: skip
-        words += _flag(key, config.get(key))
+    for key in (field.name for field in fields(Settings) if field.name not in {"experiment", "options", "measured_on"}):
+        if config.get("method") in READ_BY.get(key, METHODS):
+            words += _flag(key, config.get(key))
     words += ["--validate"] if config.get("measured_on") == "validation" else []
     options = config.get("options")
     for key, value in (options if isinstance(options, Mapping) else {}).items():
