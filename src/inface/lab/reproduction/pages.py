@@ -54,10 +54,10 @@ def beyond_page(table: dict[str, Any]) -> str:
         "",
         "The same networks with the same number of gradients: in-face Frank-Wolfe with averaged gradients (momentum) and",
         "steps that fall as half a cosine, beside what others do to get a sparse network. The settings of every line were",
-        "chosen on held-out training data, by the accuracy with the percentages of edges in its second column; the chosen ones",
-        "were then trained on all training data and measured on the test data. Mean and standard deviation over seeds. *top",
-        "5 %*: the accuracy with the 5 % largest edges of each constrained layer; for SGD that is one-shot magnitude pruning.",
-        "Non-zeros as in Table 1.",
+        "chosen on held-out training data, by the accuracy with the percentages of edges in its second column (the mean, if",
+        "they were tried with several seeds); the chosen ones were then trained on all training data and measured on the test",
+        "data. Mean and standard deviation over seeds. *top 5 %*: the accuracy with the 5 % largest edges of each constrained",
+        "layer; for SGD that is one-shot magnitude pruning. Non-zeros as in Table 1.",
         "",
     ]
     for experiment, rows in _in_order(table):

@@ -153,11 +153,12 @@ CHOICES = {
     "cifar10": _Choices(
         ours={
             5: {
-                "radius": [[0.5, 20], [1, 20]],
+                "radius": [[0.5, 20], [0.7, 20]],
                 "free_momentum": [0.9],
                 "lr": [0.4],
                 "momentum": [0.98],
-                "constrained_lr": [8.0, 16.0],
+                "constrained_lr": [8.0, [8.0, 2.0]],
+                "seed": [0, 1, 2],
             },
             100: {
                 "radius": [[1, 10]],
