@@ -92,14 +92,14 @@ class _Choices:
     """What is tried on one network beyond the paper.
 
     Attributes:
-        ours: of sfw-if, by the percentage of the edges that it is judged with.
+        ours: of sfw-if, by the percentages of the edges that it is judged with.
         rates: learning rates of each rival.
         decay: weight decays of SGD.
         shrinkage: penalties of proximal SGD.
         keep: percentages of the edges to prune to, and to judge SGD and proximal SGD with beside all of them.
     """
 
-    ours: Mapping[int, Mapping[str, list[Any]]]
+    ours: Mapping[tuple[int, ...], Mapping[str, list[Any]]]
     rates: Mapping[Method, list[float]]
     decay: list[float]
     shrinkage: list[float]
@@ -109,20 +109,13 @@ class _Choices:
 CHOICES = {
     "mnist-mlp": _Choices(
         ours={
-            5: {
-                "radius": [[0.3, 20], [0.5, 10]],
-                "in_face": ["away", "pairwise"],
-                "free_momentum": [0.0, 0.9],
-                "lr": [0.2],
-                "momentum": [0.99],
+            (5, 2): {
+                "radius": [[0.3, 20]],
+                "free_momentum": [0.9],
+                "lr": [0.6, 1.0],
+                "momentum": [0.98, 0.99],
                 "constrained_lr": [8.0],
-            },
-            2: {
-                "radius": [[0.3, 20], [0.5, 10]],
-                "free_momentum": [0.0],
-                "lr": [0.2],
-                "momentum": [0.99],
-                "constrained_lr": [4.0, 8.0],
+                "seed": [0, 1, 2],
             },
         },
         rates={
@@ -137,7 +130,7 @@ CHOICES = {
     ),
     "mnist-conv": _Choices(
         ours={
-            5: {
+            (5,): {
                 "radius": [[2, 2], [5, 2]],
                 "free_momentum": [0.9],
                 "lr": [0.4],
@@ -152,7 +145,7 @@ CHOICES = {
     ),
     "cifar10": _Choices(
         ours={
-            5: {
+            (5,): {
                 "radius": [[0.5, 20], [0.7, 20]],
                 "free_momentum": [0.9],
                 "lr": [0.4],
@@ -160,7 +153,7 @@ CHOICES = {
                 "constrained_lr": [8.0, [8.0, 2.0]],
                 "seed": [0, 1, 2],
             },
-            100: {
+            (100,): {
                 "radius": [[1, 10]],
                 "free_momentum": [0.9],
                 "lr": [0.4, 0.8],
@@ -185,15 +178,15 @@ def beyond_rows(experiment: str, *, quick: bool = False) -> list[Row]:
     """The second table: averaged gradients, falling steps and a start alive, beside what others do with as many gradients.
 
     >>> [row.name for row in beyond_rows("mnist-mlp")]
-    ['sfw-if-5', 'sfw-if-2', 'sgd', 'prune-5', 'gradual-5', 'prune-2', 'gradual-2', 'proximal']
+    ['sfw-if-5', 'sgd', 'prune-5', 'gradual-5', 'prune-2', 'gradual-2', 'proximal']
     """
     choices = CHOICES[experiment]
     ours = {"schedule": "cosine", "every_gradient": True, "init": "alive"}
     cosine: dict[str, Any] = {"momentum": 0.9, "schedule": "cosine"}
     rates: dict[Method, dict[str, list[Any]]] = {method: {"lr": lr} for method, lr in choices.rates.items()}
     rows = [
-        Row(f"sfw-if-{theta}", "sfw-if", "sfw-if", Grid(grid), ours, thetas=(theta,))
-        for theta, grid in choices.ours.items()
+        Row(f"sfw-if-{thetas[0]}", "sfw-if", "sfw-if", Grid(grid), ours, thetas=thetas)
+        for thetas, grid in choices.ours.items()
     ]
     decayed = Grid({**rates["sgd"], "weight_decay": choices.decay})
     rows.append(Row("sgd", "SGD; few edges: pruned at the end", "sgd", decayed, cosine, thetas=(100, *choices.keep)))
@@ -213,5 +206,10 @@ def beyond_rows(experiment: str, *, quick: bool = False) -> list[Row]:
 
 
 def _corner(grid: Grid) -> Grid:
-    """Two points of a grid."""
-    return Grid({name: list(values)[: 1 if number else 2] for number, (name, values) in enumerate(grid.axes.items())})
+    """Two points of a grid: they differ in the first setting that it has several values of.
+
+    >>> _corner(Grid({"momentum": [0.9], "lr": [0.1, 0.2, 0.3], "seed": [0, 1]})).axes
+    {'momentum': [0.9], 'lr': [0.1, 0.2], 'seed': [0]}
+    """
+    several = next((name for name, values in grid.axes.items() if len(values) > 1), "")
+    return Grid({name: list(values)[: 2 if name == several else 1] for name, values in grid.axes.items()})
