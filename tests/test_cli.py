@@ -432,7 +432,7 @@ def test_radii_may_follow_one_option_or_each_have_their_own(inface, tmp_path):
         ("--radius 1 10 --constrained-lr 3 out", "--radius 1 --radius 10 --constrained-lr 3 out"),
     ],
 )
-def test_only_numbers_after_radius_are_radii(words, spread_out):
+def test_only_numbers_after_an_option_of_several_are_its_values(words, spread_out):
     assert spread(words.split()) == spread_out.split()
 
 

@@ -594,6 +594,7 @@ def test_the_summary_holds_what_is_promised(finished):
         ({"lr": math.inf}, "lr: wanted a number > 0, got inf"),
         ({"lr": math.nan}, "lr: wanted a number > 0, got nan"),
         ({"constrained_lr": -2.0}, "constrained-lr: wanted a number > 0, got -2.0"),
+        ({"constrained_lr": ()}, "constrained-lr: wanted at least one number, got ()"),
         ({"constrained_lr": (8.0, 0.0)}, "constrained-lr: wanted a number > 0, got 0.0"),
         ({"momentum": 1.0}, "momentum: wanted a number in [0, 1), got 1.0"),
         ({"free_momentum": -0.1}, "free-momentum: wanted a number in [0, 1), got -0.1"),

@@ -28,6 +28,7 @@ __all__ = [
     "experiment_of",
     "fingerprint",
     "frank_wolfe",
+    "grouped",
     "load_data",
     "make_model",
     "make_optimizer",
@@ -60,6 +61,7 @@ def experiment_of(settings: Settings) -> Experiment:
     L1Ball(radius=3.0, per='output')
     """
     experiment = find(settings.experiment, settings.options)
+    experiment.each("constrained-lr", settings.constrained_rates)  # refuses what is not one for all or one for each
     return experiment if settings.radius is None else experiment.with_radii(settings.radius)
 
 
@@ -83,14 +85,10 @@ def resolve(settings: Settings) -> Settings:
         return replace(settings, **unread, in_face="away", every_gradient=False)
     if settings.method == "sfw":
         settings = replace(settings, in_face="away", every_gradient=False)
-    experiment = experiment_of(settings)
-    if isinstance(settings.constrained_lr, tuple):
-        experiment.check_count("constrained-lr", len(settings.constrained_lr))
-        first, *others = settings.constrained_lr
-        if all(rate == first for rate in others):
-            settings = replace(settings, constrained_lr=first)
-    radii = [set_.radius for set_ in experiment.sets.values()]
+    radii = [set_.radius for set_ in experiment_of(settings).sets.values()]
     known = [radius for radius in radii if isinstance(radius, float)]
+    if settings.constrained_lr is not None and len(set(settings.constrained_rates)) == 1:
+        settings = replace(settings, constrained_lr=settings.constrained_rates[0])
     return replace(settings, radius=tuple(known) if known and len(known) == len(radii) else None)
 
 
@@ -160,14 +158,20 @@ def make_optimizer(
     >>> type(make_optimizer(Settings("digits", method="sgd"), experiment, experiment.model())).__name__
     'SGD'
     """
-    groups = inface.param_groups(model, experiment.sets)
+    groups = grouped(settings, experiment, model)
     if not settings.frank_wolfe:
         layers = [p for group in groups if group["set"] is not None for _, p in group["params"]]
         return _descent(settings, model, layers, total)
-    rates = settings.constrained_rates(len(experiment.sets))
-    for group, rate in zip(groups, rates, strict=False):  # after those of the sets may come one that is free
-        group["lr"] = rate
     return frank_wolfe(settings, groups)
+
+
+def grouped(settings: Settings, experiment: Experiment, model: nn.Module) -> list[dict[str, Any]]:
+    """The parameters of a network in groups: of each set, with its learning rate, and of those that are free."""
+    groups = inface.param_groups(model, experiment.sets)
+    rates = experiment.each("constrained-lr", settings.constrained_rates)
+    for group, rate in zip(groups[: len(rates)], rates, strict=True):  # the free ones come last, if there are any
+        group["lr"] = rate
+    return groups
 
 
 def frank_wolfe(settings: Settings, groups: list[dict[str, Any]]) -> FrankWolfe:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -154,19 +154,19 @@ class Experiment:
             if not isinstance(set_, Set):
                 raise ArgumentError(f'Experiment: sets["{name}"] must be a set, such as L1Ball(1.0), got {set_!r}')
 
-    def with_radii(self, radii: tuple[float, ...] | list[float]) -> Experiment:
+    def with_radii(self, radii: Sequence[float]) -> Experiment:
         """The same experiment with other radii: one for all constrained layers, or one for each."""
-        self.check_count("radius", len(radii))
+        each = self.each("radius", radii)
         if not all(0 < radius < math.inf for radius in radii):
             raise ArgumentError(f"radius: wanted numbers > 0, got {' '.join(f'{radius:g}' for radius in radii)}")
-        each = list(radii) * len(self.sets) if len(radii) == 1 else list(radii)
         sets = {name: set_.with_radius(r) for (name, set_), r in zip(self.sets.items(), each, strict=True)}
         return replace(self, sets=sets)
 
-    def check_count(self, name: str, count: int) -> None:
-        """Refuse a setting that has neither one number for all constrained layers nor one for each."""
+    def each(self, name: str, numbers: Sequence[float]) -> list[float]:
+        """One number for each constrained layer, of a setting that has one for all or one for each."""
         layers = len(self.sets)
-        if count not in (1, layers):
+        if len(numbers) not in (1, layers):
             wanted = "1" if layers < 2 else f"1 or {layers}"
             told = ", ".join(self.sets) or "no constrained layer"
-            raise ArgumentError(f"{name}: wanted {wanted} numbers, for {told}; got {count}")
+            raise ArgumentError(f"{name}: wanted {wanted} numbers, for {told}; got {len(numbers)}")
+        return list(numbers) * layers if len(numbers) == 1 else list(numbers)

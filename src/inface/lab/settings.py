@@ -104,10 +104,11 @@ class Settings:
             ("epochs", self.epochs, _is_count(self.epochs) and self.epochs >= 1, "a whole number >= 1"),
             ("batch-size", self.batch_size, _is_count(self.batch_size) and self.batch_size >= 1, "a whole number >= 1"),
             ("seed", self.seed, _is_count(self.seed) and 0 <= self.seed < 2**31, "a whole number in [0, 2^31)"),
+            ("constrained-lr", self.constrained_lr, self.constrained_rates != (), "at least one number"),
             ("every-gradient", self.every_gradient, isinstance(self.every_gradient, bool), "true or false"),
             ("threads", self.threads, _is_count(threads) and 1 <= threads <= 1024, "a whole number from 1 to 1024"),
         )
-        facts += tuple(("constrained-lr", rate, _is_rate(rate), "a number > 0") for rate in self.constrained_rates(1))
+        facts += tuple(("constrained-lr", rate, _is_rate(rate), "a number > 0") for rate in self.constrained_rates)
         decay = 0.0 if self.weight_decay is None else self.weight_decay
         pruned, shrunk = self.method in PRUNED, self.method == "proximal"
         facts += (
@@ -124,14 +125,15 @@ class Settings:
         """Whether layers live in sets; the other methods are SGD, with or without something added."""
         return self.method in ("sfw-if", "sfw")
 
-    def constrained_rates(self, layers: int) -> tuple[float, ...]:
-        """The learning rate of each of so many constrained layers.
+    @property
+    def constrained_rates(self) -> tuple[float, ...]:
+        """The learning rates of the constrained layers: one for all, or one for each.
 
-        >>> Settings("digits", lr=0.1).constrained_rates(2), Settings("digits", constrained_lr=(8.0, 2.0)).constrained_rates(2)
-        ((0.1, 0.1), (8.0, 2.0))
+        >>> Settings("digits", lr=0.1).constrained_rates, Settings("digits", constrained_lr=(8.0, 2.0)).constrained_rates
+        ((0.1,), (8.0, 2.0))
         """
         given = self.lr if self.constrained_lr is None else self.constrained_lr
-        return given if isinstance(given, tuple) else (given,) * layers
+        return given if isinstance(given, tuple) else (given,)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain data.
@@ -139,14 +141,8 @@ class Settings:
         >>> Settings("digits", radius=(1.0, 2.0)).to_dict()["radius"]
         [1.0, 2.0]
         """
-        return {
-            **asdict(self),
-            "options": dict(self.options),
-            "constrained_lr": list(self.constrained_lr)
-            if isinstance(self.constrained_lr, tuple)
-            else self.constrained_lr,
-            "radius": None if self.radius is None else list(self.radius),
-        }
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {**plain, "options": dict(self.options)}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Settings:

@@ -20,13 +20,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-import inface
 from inface.sets import Set, blocks
 
 from .batched import batched
 from .building import (
     experiment_of,
     frank_wolfe,
+    grouped,
     load_data,
     make_model,
     make_optimizer,
@@ -38,7 +38,7 @@ from .building import (
 )
 from .errors import ArgumentError
 from .evaluation import measure, summarise
-from .experiment import Data, Experiment, Split
+from .experiment import Data, Split
 from .measuring import batches, finite, score
 from .settings import Settings
 
@@ -223,19 +223,20 @@ class Stack:
 
     def _layers(self) -> Iterator[_Layer]:
         own = [dict(model.named_parameters()) for model in self.models]
-        parts = zip(self.models, self.experiments, self.settings, strict=True)
-        sets, rates = zip(*(_constrained(*part) for part in parts), strict=True)
+        parts = zip(self.settings, self.experiments, self.models, strict=True)
+        groups = [_by_name(grouped(*part)) for part in parts]
         for name, like in own[0].items():
             weight = nn.Parameter(torch.cat([each[name].detach() for each in own]))
-            constrained = self.settings[0].frank_wolfe and name in sets[0]
-            own_rates = [each.get(name, one.lr) for each, one in zip(rates, self.settings, strict=True)]
+            rates = [one.lr for one in self.settings]
+            sets = [each[name]["set"] for each in groups]
             set_ = None
-            if constrained:
-                if sets[0][name].per != "output" or not all(isinstance(each[name].radius, float) for each in sets):
-                    raise ArgumentError(f'{name}: lives in {sets[0][name]!r}; wanted per="output" and one radius')
-                radii = torch.tensor([each[name].radius for each in sets]).repeat_interleave(like.shape[0])
-                set_ = sets[0][name].with_radius(radii)
-            yield _Layer(name, weight, like.shape, torch.tensor(own_rates), set_)
+            if self.settings[0].frank_wolfe and sets[0] is not None:
+                rates = [each[name]["lr"] for each in groups]
+                if sets[0].per != "output" or not all(isinstance(each.radius, float) for each in sets):
+                    raise ArgumentError(f'{name}: lives in {sets[0]!r}; wanted per="output" and one radius')
+                radii = torch.tensor([each.radius for each in sets]).repeat_interleave(like.shape[0])
+                set_ = sets[0].with_radius(radii)
+            yield _Layer(name, weight, like.shape, torch.tensor(rates), set_)
 
     def _optimizer(self) -> torch.optim.Optimizer:
         first = self.settings[0]
@@ -297,14 +298,8 @@ class Stack:
         return math.isfinite(float(self.losses[index]))
 
 
-def _constrained(
-    model: nn.Module, experiment: Experiment, settings: Settings
-) -> tuple[dict[str, Set], dict[str, float]]:
-    """The sets and the learning rates of the constrained parameters, by their names."""
-    groups = inface.param_groups(model, experiment.sets)
-    rates = settings.constrained_rates(len(experiment.sets)) if settings.frank_wolfe else ()
-    sets = {name: group["set"] for group in groups if group["set"] is not None for name, _ in group["params"]}
-    return sets, {name: rate for group, rate in zip(groups, rates, strict=False) for name, _ in group["params"]}
+def _by_name(groups: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: group for group in groups for name, _ in group["params"]}
 
 
 def _check(settings: list[Settings]) -> None:

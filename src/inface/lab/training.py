@@ -309,7 +309,7 @@ class _Trainer:
         s = self.settings
         tries = [f"a smaller --lr than {s.lr:g}"]
         if s.constrained_lr is not None and s.frank_wolfe:
-            rates = s.constrained_rates(1)
+            rates = s.constrained_rates
             tries.append(f"{'a smaller' if len(rates) == 1 else 'smaller'} --constrained-lr than {_listed(rates)}")
         if s.frank_wolfe:
             tries.append(f"smaller radii{'' if s.radius is None else f' than {_listed(s.radius)}'}")

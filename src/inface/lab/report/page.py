@@ -11,7 +11,7 @@ from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
-from inface.lab.names import METHODS, READ_BY
+from inface.lab.names import READ_BY
 from inface.lab.run import Run
 from inface.lab.settings import Settings
 
@@ -116,7 +116,7 @@ def command(run: Run) -> str:
     config = run.config
     words = ["inface", "train", str(config.get("experiment")), "--out", f"{run.path.resolve().name}-again"]
     for key in (field.name for field in fields(Settings) if field.name not in {"experiment", "options", "measured_on"}):
-        if config.get("method") in READ_BY.get(key, METHODS):
+        if key not in READ_BY or config.get("method") in READ_BY[key]:
             words += _flag(key, config.get(key))
     words += ["--validate"] if config.get("measured_on") == "validation" else []
     options = config.get("options")

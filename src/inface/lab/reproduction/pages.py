@@ -40,9 +40,8 @@ def paper_page(table: dict[str, Any]) -> str:
                 cells += [f"{_layer(end, index)} [{paper.nonzeros[index]:g}]" for index in (0, 1)]
                 cells += [_network(end)]
                 lines.append(_line([*cells, *_beside(end, paper, "kept")]))
-                if all("kept_together" in run for run in end["final"]):  # in older runs it was not measured
-                    told_above = [""] * (len(cells) - 1)
-                    lines.append(_line([f"{method}, together", *told_above, *_beside(end, paper, "kept_together")]))
+                if _has_together(end):
+                    lines.append(_line([*_told_above(method, cells), *_beside(end, paper, "kept_together")]))
         lines += _effort(rows)
     return "\n".join(lines)
 
@@ -57,7 +56,9 @@ def beyond_page(table: dict[str, Any]) -> str:
         "chosen on held-out training data, by the accuracy with the percentages of edges in its second column (the mean, if",
         "they were tried with several seeds); the chosen ones were then trained on all training data and measured on the test",
         "data. Mean and standard deviation over seeds. *top 5 %*: the accuracy with the 5 % largest edges of each constrained",
-        "layer; for SGD that is one-shot magnitude pruning. Non-zeros as in Table 1.",
+        "layer, and in the lines *together* (where it was measured) with those of both layers together; for SGD that is",
+        "one-shot magnitude pruning, and for networks that were pruned to more a second time without fine-tuning. Non-zeros as",
+        "in Table 1.",
         "",
     ]
     for experiment, rows in _in_order(table):
@@ -70,8 +71,21 @@ def beyond_page(table: dict[str, Any]) -> str:
                 cells = [_named(row["told"], end), thetas, _tried(row), _everything(row["grid"], end["best"])]
                 cells += [*(_layer(end, index) for index in (0, 1)), _network(end)]
                 lines.append(_line([*cells, *(_kept(end, theta) for theta in BEYOND)]))
+                if _has_together(end):
+                    kept = [_kept(end, theta, "kept_together") for theta in BEYOND]
+                    lines.append(_line([*_told_above(row["told"], cells), *kept]))
         lines += _effort(rows)
     return "\n".join(lines)
+
+
+def _has_together(end: dict[str, Any]) -> bool:
+    """Whether it was measured how networks do with the largest edges of all layers together; of older ones it was not."""
+    return all("kept_together" in run for run in end["final"])
+
+
+def _told_above(name: str, cells: list[str]) -> list[str]:
+    """The first cells of a line that goes on with what the one above it begins with."""
+    return [f"{name}, together", *[""] * (len(cells) - 1)]
 
 
 def _in_order(table: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -172,13 +186,14 @@ def _chosen(best: dict[str, Any]) -> str:
 def _everything(grid: dict[str, list[Any]], best: dict[str, Any]) -> str:
     """The settings that were chosen among others."""
     names = {"radius": "radii"}
-    told = []
-    for name in (name for name in grid if name != "seed"):
-        value = best[name]
-        told.append(
-            f"{names.get(name, name.replace('_', ' '))} {_numbers(value) if isinstance(value, list) else value or 0}"
-        )
-    return ", ".join(told)
+    chosen = [name for name in grid if name != "seed"]
+    return ", ".join(f"{names.get(name, name.replace('_', ' '))} {_value(best[name])}" for name in chosen)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return " and ".join(f"{each:g}" for each in value)
+    return value if isinstance(value, str) else f"{value or 0:g}"
 
 
 def _numbers(values: list[float]) -> str:

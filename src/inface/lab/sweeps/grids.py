@@ -221,6 +221,8 @@ def _axis(file: Path, key: Any, node: Any, base: Settings, layers: int) -> list[
 
 
 def _as_number(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_number(entry) for entry in value]
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
