@@ -56,9 +56,9 @@ def beyond_page(table: dict[str, Any]) -> str:
         "chosen on held-out training data, by the accuracy with the percentages of edges in its second column (the mean, if",
         "they were tried with several seeds); the chosen ones were then trained on all training data and measured on the test",
         "data. Mean and standard deviation over seeds. *top 5 %*: the accuracy with the 5 % largest edges of each constrained",
-        "layer, and in the lines *together* (where it was measured) with those of both layers together; for SGD that is",
-        "one-shot magnitude pruning, and for networks that were pruned to more a second time without fine-tuning. Non-zeros as",
-        "in Table 1.",
+        "layer, and in the lines *together* (where it was measured) with those of both layers together. For SGD that is one-shot",
+        "magnitude pruning; for networks that were pruned to 5 %, the columns of fewer edges are a second cut, not fine-tuned.",
+        "Non-zeros as in Table 1.",
         "",
     ]
     for experiment, rows in _in_order(table):
