@@ -99,12 +99,12 @@ class Settings:
             ("experiment", self.experiment, isinstance(self.experiment, str), "a name"),
             ("options", self.options, isinstance(self.options, Mapping), "a mapping of names to values"),
             ("lr", self.lr, _is_rate(self.lr), "a number > 0"),
+            ("constrained-lr", self.constrained_lr, self.constrained_rates != (), "at least one number"),
             ("momentum", self.momentum, is_number(self.momentum) and 0 <= self.momentum < 1, "a number in [0, 1)"),
             ("free-momentum", free, is_number(free) and 0 <= free < 1, "a number in [0, 1)"),
             ("epochs", self.epochs, _is_count(self.epochs) and self.epochs >= 1, "a whole number >= 1"),
             ("batch-size", self.batch_size, _is_count(self.batch_size) and self.batch_size >= 1, "a whole number >= 1"),
             ("seed", self.seed, _is_count(self.seed) and 0 <= self.seed < 2**31, "a whole number in [0, 2^31)"),
-            ("constrained-lr", self.constrained_lr, self.constrained_rates != (), "at least one number"),
             ("every-gradient", self.every_gradient, isinstance(self.every_gradient, bool), "true or false"),
             ("threads", self.threads, _is_count(threads) and 1 <= threads <= 1024, "a whole number from 1 to 1024"),
         )
