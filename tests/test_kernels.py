@@ -335,6 +335,14 @@ def test_gradients_of_any_size_neither_vanish_nor_overflow_in_groups(set_, size,
     assert set_.contains(tiny).all()
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_group_of_tiny_weights_is_a_group_of_the_face(fused):
+    start = torch.tensor([[1.0, 0.0], [1e-200, 1e-200]], dtype=torch.float64)
+    g = torch.tensor([[-1.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    after = run(start, [0 * g, g], GroupL1Ball(1.0), fused=fused, in_face="away", lr=1e6)[0][-1]
+    assert after.tolist() == [[1.0, 0.0], [0.0, 0.0]]
+
+
 def test_an_interior_step_of_a_group_that_reaches_the_sphere_lands_on_it():
     direction = torch.randn(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     start = torch.zeros(2, 50, dtype=torch.float64)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Factors", "TopPair", "polar", "svd", "top_pair"]
+__all__ = ["Factors", "TopPair", "frobenius", "polar", "power_of_two", "svd", "top_pair"]
 
 # Below this size LAPACK's whole decomposition is faster than iterating (one thread, square matrices).
 SMALL = 96
@@ -100,6 +100,28 @@ def polar(a: Tensor) -> tuple[Tensor, Tensor]:
     return factor.to(a.dtype), s.sum(-1)
 
 
+def frobenius(a: Tensor) -> Tensor:
+    """The Frobenius norm of each matrix, in its own dtype; squares neither vanish nor overflow.
+
+    >>> import torch
+    >>> frobenius(torch.full((1, 4, 4), 2.0**100)) == 2.0**102
+    tensor([True])
+    """
+    scale = _scale(a)
+    return torch.linalg.matrix_norm(a / scale.reshape(-1, 1, 1)) * scale
+
+
+def power_of_two(largest: Tensor) -> Tensor:
+    """A power of two just below each number: what divides by it loses no digit. 1 for what is zero or not finite.
+
+    >>> import torch
+    >>> power_of_two(torch.tensor([3.0, 2.0**-149, 0.0])).tolist() == [2.0, 2.0**-149, 1.0]
+    True
+    """
+    usable = (largest > 0) & torch.isfinite(largest)
+    return torch.where(usable, largest / (2 * torch.frexp(torch.where(usable, largest, 1)).mantissa), 1)
+
+
 def _first_axis(vector: Tensor) -> Tensor:
     axis = torch.zeros_like(vector)
     axis[..., 0] = 1
@@ -178,8 +200,7 @@ def _exact(a: Tensor) -> torch.dtype:
 
 def _scale(a: Tensor) -> Tensor:
     """A power of two near the largest entry of each matrix: with it taken out, exactly, no product over- or underflows."""
-    largest = a.abs().amax((-2, -1))
-    return torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent), 1)
+    return power_of_two(a.detach().abs().amax((-2, -1)))
 
 
 def _direction(vector: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:

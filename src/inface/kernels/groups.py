@@ -32,6 +32,9 @@ __all__ = ["groups_float32", "groups_float64"]
 # Gradients are measured in units of their largest entry, or of this where that has no inverse.
 TINY = 1e-290
 
+# A sum of squares below this has lost digits, or all of them, and is added up again in units of the largest entry.
+LEAST = 1e-200
+
 
 @compiled(fastmath=REASSOCIATE)
 def products(g, x, inverse):
@@ -43,6 +46,18 @@ def products(g, x, inverse):
         hh += a * a
         xx += b * b
     return hx, hh, xx
+
+
+@compiled()
+def scaled_norm(x, bits, mask):
+    """``|x|`` where its square vanishes."""
+    top = float64(bits_of(top_magnitude(bits, mask)))
+    if top == 0:
+        return 0.0
+    total = 0.0
+    for k in range(x.shape[0]):
+        total += (float64(x[k]) / top) ** 2
+    return top * math.sqrt(total)
 
 
 @compiled(fastmath=REASSOCIATE)
@@ -165,12 +180,14 @@ def block_step(x, g, sign, r, rate, phase, inner, prices, pushes, norms, eps):
 
 
 @compiled()
-def all_blocks(x, g, gb, m, mb, radii, rates, slopes, counts, weight, sign, first, groups, phase, mask, infinite, eps):
+def all_blocks(
+    x, xb, g, gb, m, mb, radii, rates, slopes, counts, weight, sign, first, groups, phase, mask, infinite, eps
+):
     """The step on every block from ``first`` on; one whose gradient is not finite is left alone, and counted."""
     scratch = np.empty((3, groups))
     for i in range(first, slopes.shape[0]):
         rows = slice(i * groups, (i + 1) * groups)
-        y, h, hb = x[rows], g[rows], gb[rows]
+        y, yb, h, hb = x[rows], xb[rows], g[rows], gb[rows]
         slopes[i] = 0.0
         finite = True
         for j in range(groups):
@@ -187,7 +204,8 @@ def all_blocks(x, g, gb, m, mb, radii, rates, slopes, counts, weight, sign, firs
         for j in range(groups):
             size = max(float64(bits_of(top_magnitude(hb[j], mask))), TINY)
             hx, hh, xx = products(h[j], y[j], 1 / size)
-            scratch[0, j], scratch[1, j], scratch[2, j] = turn * size * hx, size * math.sqrt(hh), math.sqrt(xx)
+            norm = math.sqrt(xx) if xx > LEAST else scaled_norm(y[j], yb[j], mask)
+            scratch[0, j], scratch[1, j], scratch[2, j] = turn * size * hx, size * math.sqrt(hh), norm
             inner += turn * size * hx
         r, rate = radii[i if radii.shape[0] > 1 else 0], rates[i if rates.shape[0] > 1 else 0]
         slope, step, hit = block_step(y, h, turn, r, rate, phase, inner, scratch[0], scratch[1], scratch[2], eps)
@@ -206,7 +224,7 @@ def groups_float32(
     """The step on blocks ``first`` to ``last`` of float32 memory; arguments are addresses and numbers."""
     n = (last * groups, width)
     all_blocks(
-        carray(pointer(x), n, float32), carray(pointer(g), n, float32), carray(pointer(g), n, int32),
+        carray(pointer(x), n, float32), carray(pointer(x), n, int32), carray(pointer(g), n, float32), carray(pointer(g), n, int32),
         carray(pointer(m), n, float32), carray(pointer(m), n, int32), carray(pointer(radii), (last if many_radii else 1,), float64),
         carray(pointer(rates), (last if many_rates else 1,), float64), carray(pointer(slopes), (last,), float64),
         carray(pointer(counts), (3,), int64), weight, sign, first, groups, phase, int32(0x7FFFFFFF), int32(0x7F800000), 2.0**-23,
@@ -220,7 +238,7 @@ def groups_float64(
     """The step on blocks ``first`` to ``last`` of float64 memory; arguments are addresses and numbers."""
     n = (last * groups, width)
     all_blocks(
-        carray(pointer(x), n, float64), carray(pointer(g), n, float64), carray(pointer(g), n, int64),
+        carray(pointer(x), n, float64), carray(pointer(x), n, int64), carray(pointer(g), n, float64), carray(pointer(g), n, int64),
         carray(pointer(m), n, float64), carray(pointer(m), n, int64), carray(pointer(radii), (last if many_radii else 1,), float64),
         carray(pointer(rates), (last if many_rates else 1,), float64), carray(pointer(slopes), (last,), float64),
         carray(pointer(counts), (3,), int64), weight, sign, first, groups, phase, int64(0x7FFFFFFFFFFFFFFF), int64(0x7FF0000000000000), 2.0**-52,

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..linalg import power_of_two
 from .base import Decision, Move, Set, dot, spread, wide
 from .rays import norm_ray
 
@@ -174,7 +175,7 @@ class GroupSum(Set):
         return self._dense(self.face_best(x, g, norms, self.bounded(norms.sum(1, dtype=wide(x)), x)), x)
 
     def ray(self, x: Tensor, d: Tensor) -> Tensor:
-        return norm_ray(_value_and_slope, x, d, self.r(x), torch.finfo(x.dtype).eps)
+        return norm_ray(_value_and_slope, x.to(wide(x)), d.to(wide(d)), self.r(x), torch.finfo(x.dtype).eps)
 
     def land(self, x: Tensor, end: Tensor, hit: Tensor) -> Tensor:
         gone = (group_norms(end) <= spread(self.r(x) * self.tolerance(x), end[..., 0])) & hit.unsqueeze(1)
@@ -188,7 +189,7 @@ class GroupSum(Set):
     def block_project(self, x: Tensor) -> Tensor:
         norms = group_norms(x).to(wide(x))
         kept = project_simplex(norms, self.r(x))
-        shrunk = x * (kept / torch.where(norms > 0, norms, 1)).unsqueeze(2).to(x.dtype)
+        shrunk = (x / torch.where(norms > 0, norms, 1).unsqueeze(2) * kept.unsqueeze(2)).to(x.dtype)
         return shrunk * spread(self.r(x) / self.block_norm(shrunk), x).to(x.dtype)
 
     def diameter(self, block_shape: torch.Size) -> float | Tensor:  # noqa: ARG002 - the same in every dimension
@@ -198,7 +199,7 @@ class GroupSum(Set):
         """The extreme point that minimises ``<g, v>``."""
         index = group_norms(g).argmax(1)
         own = take(g, index)
-        norm = own.norm(dim=1, keepdim=True)
+        norm = lengths(own).unsqueeze(1)
         first = torch.zeros_like(own)
         first[:, 0] = 1
         return Atom(index, torch.where(norm > 0, -own / torch.where(norm > 0, norm, 1), first))
@@ -207,7 +208,7 @@ class GroupSum(Set):
         """The extreme point of the minimal face that minimises ``<g, v>``."""
         index = torch.where(norms > 0, face_keys(x, g, norms), torch.inf).argmin(1)
         own = take(x, index)
-        norm = own.norm(dim=1, keepdim=True)
+        norm = lengths(own).unsqueeze(1)
         anywhere = self.best(g)
         return Atom(
             torch.where(on, index, anywhere.at),
@@ -238,7 +239,15 @@ class GroupSum(Set):
 
 def group_norms(x: Tensor) -> Tensor:
     """The norm of each group, ``(N, G)``."""
-    return x.squeeze(2).abs() if x.shape[2] == 1 else torch.linalg.vector_norm(x, dim=2, dtype=wide(x))
+    return x.squeeze(2).abs() if x.shape[2] == 1 else lengths(x)
+
+
+def lengths(x: Tensor) -> Tensor:
+    """The l2 norm along the last dimension, in per-block precision; squares neither vanish nor overflow."""
+    if x.dtype != wide(x):
+        return torch.linalg.vector_norm(x, dim=-1, dtype=wide(x))
+    scale = power_of_two(x.detach().abs().amax(-1))
+    return torch.linalg.vector_norm(x / scale.unsqueeze(-1), dim=-1) * scale
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
@@ -266,12 +275,12 @@ def face_keys(x: Tensor, g: Tensor, norms: Tensor) -> Tensor:
     """``<g_j, x_j> / |x_j|``: what one unit of each group's own direction costs."""
     if x.shape[2] == 1:
         return (g * x.sign()).squeeze(2)
-    return (g * x).sum(2, dtype=wide(x)) / torch.where(norms > 0, norms, 1)
+    return (g * (x / torch.where(norms > 0, norms, 1).unsqueeze(2))).sum(2, dtype=wide(x))
 
 
 def sum_of_norms(written: list[tuple[Tensor, Tensor, Tensor]], on: Tensor) -> Tensor:
     """The norms of the groups that a move writes; inside a ball a pairwise move writes one group twice."""
-    norms = [new.norm(dim=1) for _, _, new in written]
+    norms = [lengths(new) for _, _, new in written]
     return norms[0] if len(norms) == 1 else torch.where(on, norms[0] + norms[1], norms[1])
 
 

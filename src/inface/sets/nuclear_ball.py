@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..linalg import Factors, svd, top_pair
-from .base import Decision, Move, dot, spread, wide
+from ..linalg import Factors, frobenius, svd, top_pair
+from .base import ULPS, Decision, Move, dot, spread, wide
 from .group_sum import project_simplex
 from .matrices import MatrixSet, clean, finite
 from .rays import norm_ray
@@ -118,7 +118,7 @@ class NuclearBall(MatrixSet):
     def block_norm(self, x: Tensor) -> Tensor:
         # A large matrix has many singular values that are nothing but rounding, and they would add up.
         known = clean(x)
-        size = svd(known, torch.linalg.matrix_norm(known) * self.tolerance(x)).s.sum(1, dtype=wide(x))
+        size = svd(known, frobenius(known) * self.tolerance(x)).s.sum(1, dtype=wide(x))
         return torch.where(finite(x), size, torch.nan)
 
     def block_project(self, x: Tensor) -> Tensor:
@@ -228,5 +228,6 @@ def _extreme(factors: Factors, g: Tensor, *, largest: bool) -> Tensor:
 
 
 def _value_and_slope(y: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    u, s, v = svd(y, torch.linalg.matrix_norm(y) * torch.finfo(y.dtype).eps)
+    # The norm of the set: what rounding leaves outside a face of low rank does not add up.
+    u, s, v = svd(y, frobenius(y) * (ULPS * torch.finfo(y.dtype).eps))
     return s.sum(1, dtype=wide(y)), dot((u * (s > 0).unsqueeze(1)) @ v.mT, d)
