@@ -213,6 +213,72 @@ def test_max_step_inside_a_face_is_not_cut_short_by_rounding(set_, dtype):
         )
 
 
+@pytest.mark.parametrize("p", [polytope(name, 5, 0.3458) for name in ("l1", "box", "k=2", "k=3")], ids=lambda p: p.set)
+def test_max_step_ignores_what_rounding_adds_to_a_direction_inside_a_face(p):
+    """Entries at a bound, and with them the direction, are off by a few units in the last place: a linear program, whose
+    tolerance is far larger, does not see it."""
+    rng = np.random.default_rng(23)
+    eps = np.finfo(float).eps
+    steps = []
+    for x in points(p, rng)[len(p.corners) :]:
+        g = rng.standard_normal(x.shape)
+        d = x - p.set.face_vertex(tensor(x[None]), tensor(g[None]))[0].numpy()
+        if np.abs(d).max() < 0.01:
+            continue
+        d += rng.choice([-2, 0, 2], d.shape) * eps * (np.abs(x) > 0.345)
+        solved = linprog([-1], (p.A @ d)[:, None], p.b - p.A @ x, bounds=(0, None))
+        steps.append(p.set.max_step(tensor(x[None]), tensor(d[None])).item())
+        np.testing.assert_allclose(steps[-1], solved.x[0], rtol=1e-6, atol=1e-9)
+    assert len(steps) > 20
+    assert min(steps) > 0.01
+
+
+def test_max_step_of_a_k_sparse_polytope_in_the_face_of_an_entry_that_is_at_its_bound_up_to_rounding():
+    r = 0.3458
+    x = r * tensor([[0, -0.0893, -1, 0.9107, 0]])
+    d = x - r * tensor([[0, 0, -1, 1, 0]])
+    d[0, 2] = -1.6e-16
+    wanted = (r - 0.0893 * r) / (0.0893 * r)
+    for set_ in (KSparsePolytope(r, k=2), LInfBall(r)):
+        np.testing.assert_allclose(set_.max_step(x, d), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", BOTH)
+@pytest.mark.parametrize("length", [1e-30, 1e-9, 1e-3, 1e6])
+@pytest.mark.parametrize(
+    "set_", [L1Ball(3.0), Simplex(3.0), LInfBall(3.0), KSparsePolytope(3.0, k=2), GroupL1Ball(3.0, "input")], ids=repr
+)
+def test_a_direction_that_points_out_of_the_set_is_no_rounding_however_short(set_, length, dtype):
+    x = torch.full((1, 2), 3.0 if set_.kind in {"linf", "k-sparse"} else 1.5, dtype=dtype)
+    for d in ([[1.0, 0.0]], [[1.0, 1.0]], [[0.5, -0.25]]):
+        assert set_.max_step(x, length * torch.tensor(d, dtype=dtype)) * length <= 64 * torch.finfo(dtype).eps
+
+
+CURVED = [L2Ball(0.7, per="tensor"), GroupL1Ball(0.7), NuclearBall(0.7), SpectralBall(0.7)]
+
+
+@pytest.mark.parametrize("dtype", BOTH)
+@pytest.mark.parametrize("length", [1e-12, 1e-6, 1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("set_", CURVED, ids=repr)
+def test_a_maximal_step_along_a_tangent_of_a_curved_set_does_not_leave_it(set_, length, dtype):
+    rng = np.random.default_rng(24)
+    for _ in range(20):
+        normal = tensor(rng.standard_normal((3, 2)))
+        x = set_.vertex(-normal)
+        d = tensor(rng.standard_normal((3, 2)))
+        d = (length * (d - (d * normal).sum() / (normal * normal).sum() * normal)).to(dtype)
+        for start in (x.to(dtype), (0.999 * x).to(dtype)):
+            a = set_.max_step(start, d)
+            assert set_.contains(start + a.to(dtype) * d).all()
+            assert not set_.contains(start.double() + (1.01 * a + 1e-2 / length) * d.double(), tol=1e-7).any()
+
+
+@pytest.mark.parametrize("set_", CURVED, ids=repr)
+def test_a_float32_step_along_a_tiny_tangent_ends_inside(set_):
+    x, d = torch.tensor([[0.7, 0.0]]), torch.tensor([[0.0, 1e-6]])
+    assert set_.contains(x + set_.max_step(x, d).float() * d).all()
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("name", ["toward", *IN_FACE])
 @pytest.mark.parametrize(
@@ -816,11 +882,28 @@ def test_contains_takes_8_eps_of_the_radius_and_no_more(name, dtype):
     assert not set_.contains(x * 1.001, tol=0.0001)
 
 
-@pytest.mark.parametrize("scale", [1e-20, 1e20])
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [(torch.float64, 2.0**-700), (torch.float64, 2.0**700), (torch.float32, 2.0**-70), (torch.float32, 2.0**70)],
+)
 @pytest.mark.parametrize(("name", "shape", "per"), [c for c in COMBINATIONS if len(c[1]) == 3])
-def test_a_norm_scales_with_its_argument(name, shape, per, scale):
-    set_, x, _ = sample(name, shape, per)
-    np.testing.assert_allclose(set_.norm(scale * x), scale * set_.norm(x), rtol=1e-13)
+def test_norms_and_vertices_scale_with_their_argument_and_steps_with_the_direction(name, shape, per, dtype, scale):
+    set_, x, g = sample(name, shape, per, dtype)
+    rtol = 8 * torch.finfo(dtype).eps
+    np.testing.assert_allclose(set_.norm(scale * x), scale * set_.norm(x), rtol=rtol)
+    np.testing.assert_allclose(set_.vertex(scale * g), set_.vertex(g), rtol=rtol, atol=rtol)
+    assert (
+        set_.contains(scale * x) == set_.contains(torch.zeros_like(x) if scale < 1 else 9 * x)
+    ).all() or name == "simplex"
+    inside = set_.project(g) if name == "simplex" else set_.project(g) / 2
+    d = set_.vertex(g) - inside
+    np.testing.assert_allclose(set_.max_step(inside, scale * d) * scale, set_.max_step(inside, d), rtol=32 * rtol)
+
+
+def test_a_matrix_of_large_entries_is_not_in_a_small_nuclear_ball():
+    x = torch.full((3, 3), 1e20)
+    assert NuclearBall(1.0).norm(x).item() == pytest.approx(3e20)
+    assert not NuclearBall(1.0).contains(x)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -87,7 +87,7 @@ class KSparsePolytope(Set):
             end = end.scatter(1, move.atom.at, torch.where(same, held, end.gather(1, move.atom.at)))
             end = torch.where(spread(move.keeps & ~decision.hit, x), self._onto_facet(end), end)
         elif isinstance(move, FromVertex):
-            end = self.land(x, x + t * _direction(x, move.best, move.worst), decision.hit)
+            end = self.land(x, x + t * self._direction(x, move.best, move.worst), decision.hit)
             # A long step magnifies the rounding of the point, maybe beyond what still counts as on the facet.
             end = torch.where(spread(self._on_facet(x), x), self._onto_facet(end), end)
         else:
@@ -101,9 +101,9 @@ class KSparsePolytope(Set):
         return self._face_best(x, g).dense(x)
 
     def ray(self, x: Tensor, d: Tensor) -> Tensor:
-        box = box_ray(x.to(wide(x)), d.to(wide(d)), self.r(x))
-        ball = norm_ray(_l1_and_slope, x.to(wide(x)), d.to(wide(d)), self._k(x) * self.r(x), torch.finfo(x.dtype).eps)
-        return torch.minimum(box, ball)
+        r, eps = self.r(x), torch.finfo(x.dtype).eps
+        x, d = x.to(wide(x)), d.to(wide(d))
+        return torch.minimum(box_ray(x, d, r, eps), norm_ray(_l1_and_slope, x, d, self._k(x) * r, eps))
 
     def land(self, x: Tensor, end: Tensor, hit: Tensor) -> Tensor:
         tol = self.tolerance(x)
@@ -164,10 +164,14 @@ class KSparsePolytope(Set):
         return Toward(slope=slope, limit=torch.ones_like(slope), atom=atom, keeps=keeps)
 
     def _from_vertex(self, x: Tensor, g: Tensor, best: Atom | None, worst: Atom) -> FromVertex:
-        d = _direction(x, best, worst)
+        d = self._direction(x, best, worst)
         limit = torch.where(self._on_facet(x), _facet_ray(x, d, self.r(x)), self.ray(x, d))
-        # Entries at a bound are exact, so a face of a single vertex gives a direction of exact zeros, and no slope.
         return FromVertex(slope=-dot(g, d), limit=limit, best=best, worst=worst)
+
+    def _direction(self, x: Tensor, best: Atom | None, worst: Atom) -> Tensor:
+        """Entries at a bound stay exactly: a face of a single vertex gives exact zeros, and no slope."""
+        d = (x if best is None else best.dense(x)) - worst.dense(x)
+        return torch.where(at_bound(x, self.r(x), self.tolerance(x)), 0, d)
 
     def _best(self, g: Tensor) -> Atom:
         index = (-g.abs()).sort(dim=1, stable=True).indices[:, : self._k(g)]
@@ -196,10 +200,6 @@ class KSparsePolytope(Set):
             scaled = torch.minimum((x * scale).maximum(-edge), edge)
             x = torch.where(bound, torch.copysign(edge.expand_as(x), x), scaled)
         return x
-
-
-def _direction(x: Tensor, best: Atom | None, worst: Atom) -> Tensor:
-    return (x if best is None else best.dense(x)) - worst.dense(x)
 
 
 def _l1_and_slope(y: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:

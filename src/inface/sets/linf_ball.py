@@ -96,7 +96,7 @@ class LInfBall(Set):
         return torch.where(self._free(x), self._signs(g), x)
 
     def ray(self, x: Tensor, d: Tensor) -> Tensor:
-        return box_ray(x.to(wide(x)), d.to(wide(d)), self.r(x))
+        return box_ray(x.to(wide(x)), d.to(wide(d)), self.r(x), torch.finfo(x.dtype).eps)
 
     def land(self, x: Tensor, end: Tensor, hit: Tensor) -> Tensor:  # noqa: ARG002 - a bound is a bound
         return snap_to_bounds(end, spread(self.r(x), x), self.tolerance(x))

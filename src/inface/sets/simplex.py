@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .base import ULPS, spread, wide
 from .group_sum import Atom, GroupSum, project_simplex, take
+from .rays import in_face
 
 __all__ = ["Simplex"]
 
@@ -55,10 +56,12 @@ class Simplex(GroupSum):
     def ray(self, x: Tensor, d: Tensor) -> Tensor:
         """Only directions that sum to zero leave the point on the simplex."""
         r, eps = self.r(x), torch.finfo(x.dtype).eps
-        length = d.abs().flatten(1).sum(1, dtype=wide(d))
-        tilted = d.flatten(1).sum(1, dtype=wide(d)).abs() > 8 * eps * (r + length)
-        steps = torch.where(d < 0, x.clamp(min=0) / torch.where(d < 0, -d, 1), torch.inf).flatten(1).amin(1)
-        return torch.where(tilted & (length > 0), 0, steps.to(wide(x)))
+        x, d = x.flatten(1).to(wide(x)), d.flatten(1).to(wide(d))
+        length = d.abs().sum(1)
+        level = in_face(d.sum(1).abs(), r, length, eps)
+        stays = (x <= 0) & in_face(-d, spread(r, d), spread(length, d), eps)
+        steps = torch.where(stays | (d >= 0), torch.inf, x.clamp(min=0) / torch.where(d < 0, -d, 1)).amin(1)
+        return torch.where(level, steps, 0)
 
     def land(self, x: Tensor, end: Tensor, hit: Tensor) -> Tensor:
         gone = (end <= spread(self.r(x) * self.tolerance(x), end)) & spread(hit, end) & (x > 0)
