@@ -63,13 +63,14 @@ def check_direction(
         shape = tuple(d.shape) if isinstance(d, Tensor) else type(d).__name__
         raise ValueError(f"in_face function: wanted directions of shape {tuple(x.shape)} for {where}, got {shape}")
     slack = 8 * torch.finfo(x.dtype).eps
-    size, rise = dot(d, d).sqrt(), dot(g, d)
-    diameter = group["set"].diameter(blocks.shape(p.shape, group["set"].per))
+    set_: Set = group["set"]
+    size, rise = set_.block_length(d), dot(g, d)
+    diameter = set_.diameter(blocks.shape(p.shape, set_.per))
     diameter = torch.as_tensor(diameter, dtype=size.dtype, device=size.device).expand_as(size)
     for wrong, wanted, value in (
         (~torch.isfinite(size), "a finite direction", size),
         # Relative to the set, not to d: at a vertex a direction is the rounding of two points that cancel.
-        (rise > slack * diameter * dot(g, g).sqrt(), "<g, d> <= 0", rise),
+        (rise > slack * diameter * set_.block_dual_length(g), "<g, d> <= 0", rise),
         (size > diameter * (1 + slack), "|d| <= diam", size),
     ):
         bad = (wrong & counts).nonzero()

@@ -71,8 +71,8 @@ class FrankWolfe(Optimizer):
         momentum: steps use the average ``m <- momentum m + (1 - momentum) g`` of all gradients, those of both halves.
         norm: of free parameters, which makes their steepest-descent step: ``"l2"`` (SGD), ``"l1"``, ``"linf"``,
             ``"spectral"``.
-        gradient_bound: a bound on the norm of a block's gradient (the paper's ``L_f``), if the theorems are to hold
-            without clamping; a number, or a tensor with one value per block.
+        gradient_bound: a bound on the dual norm of a block's gradient (the paper's ``L_f``), dual to the ``norm`` of its
+            set, if the theorems are to hold without clamping; a number, or a tensor with one value per block.
         every_gradient: free parameters move on both halves, not once per iteration.
         maximize: maximise the objective.
         differentiable: let autograd flow through the step (not through the choice of a vertex, which is constant
@@ -234,7 +234,7 @@ class FrankWolfe(Optimizer):
             handle.remove()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a saved state. Sets must be of the same kind and ``per``; their radii come from the saved state."""
+        """Take over a saved state. Sets must be of the same kind, ``per`` and norm; their radii come from the saved state."""
         loaded: dict[str, Any] = {}
 
         def adopt(_: Optimizer, data: dict[str, Any]) -> dict[str, Any]:

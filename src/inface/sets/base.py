@@ -24,6 +24,7 @@ from torch import Tensor
 
 from . import blocks
 from .blocks import Per
+from .norms import DUAL, NormName, length
 
 __all__ = ["Decision", "InFace", "Move", "Set", "decide"]
 
@@ -69,6 +70,9 @@ class Set(ABC):
         radius: the size of the set: a number, or a tensor with one value per block (the paper's ``delta_{t,i}``).
         per: what a block is: ``"output"`` (a row of a Linear, a filter of a Conv), ``"input"`` (what leaves one input),
             or ``"tensor"`` (the whole parameter). A 1-D parameter is always one block.
+        norm: on a block (the paper's ``|.|_X``), in which the diameter is measured, and with it the step size:
+            ``"l2"`` (default), ``"l1"`` or ``"linf"`` for sets of vectors, ``"frobenius"`` (default), ``"spectral"`` or
+            ``"nuclear"`` for sets of matrices. It is kept as ``norm_name``; the method :meth:`norm` is the set's gauge.
 
     The methods that take ``x``, ``g`` or ``d`` in the parameter's own shape are for people, research and checking;
     the optimizer works on blocks, with the methods whose arguments are called so.
@@ -90,26 +94,34 @@ class Set(ABC):
     tensor([[ 1.5000,  0.0000, -0.5000]])
     >>> ball.diameter(torch.Size([3]))
     4.0
+    >>> from inface.sets import LInfBall
+    >>> LInfBall(2.0).diameter(torch.Size([4])), LInfBall(2.0, norm="l1").diameter(torch.Size([4]))
+    (8.0, 16.0)
     """
 
     kind: ClassVar[str]
     has_faces: ClassVar[bool] = True
     default_per: ClassVar[Per] = "output"
+    norms: ClassVar[tuple[NormName, ...]] = ("l2", "l1", "linf")  # what ``norm`` may be, the default first
     _kinds: ClassVar[dict[str, type[Set]]] = {}
 
     radius: float | Tensor
     per: Per
+    norm_name: NormName
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "kind" in cls.__dict__:
             Set._kinds[cls.kind] = cls
 
-    def __init__(self, radius: float | Tensor, per: Per | None = None) -> None:
+    def __init__(self, radius: float | Tensor, per: Per | None = None, *, norm: NormName | None = None) -> None:
         name = type(self).__name__
         self.per = self.default_per if per is None else per
         if self.per not in get_args(Per):
             raise ValueError(f"{name}: per must be one of {', '.join(map(repr, get_args(Per)))}, got {per!r}")
+        self.norm_name = self.norms[0] if norm is None else norm
+        if self.norm_name not in self.norms:
+            raise ValueError(f"{name}: norm must be one of {', '.join(map(repr, self.norms))}, got {norm!r}")
         self.radius = _checked_radius(name, radius)
 
     # ------------------------------------------------------------------ for people: the parameter's own shape
@@ -153,7 +165,7 @@ class Set(ABC):
 
     @abstractmethod
     def diameter(self, block_shape: torch.Size) -> float | Tensor:
-        """The l2 diameter of the set in blocks of this shape: a number, or one per block."""
+        """The diameter of the set in blocks of this shape, in the norm ``norm_name``: a number, or one per block."""
 
     # ------------------------------------------------------------------ for the optimizer: batches of blocks
 
@@ -229,6 +241,14 @@ class Set(ABC):
     def block_project(self, x: Tensor) -> Tensor:
         """:meth:`project` on blocks."""
 
+    def block_length(self, d: Tensor) -> Tensor:
+        """The norm ``norm_name`` of each block."""
+        return length(d, self.norm_name)
+
+    def block_dual_length(self, g: Tensor) -> Tensor:
+        """The dual of the norm ``norm_name``, of each block: what a ``gradient_bound`` bounds."""
+        return length(g, DUAL[self.norm_name])
+
     def onto_boundary(self, x: Tensor, smaller: Tensor, larger: Tensor) -> Tensor:
         """Blocks that rounding to a coarser dtype may have taken off the boundary, put back on it.
 
@@ -269,9 +289,11 @@ class Set(ABC):
         >>> from inface.sets import L1Ball
         >>> L1Ball(2.0).to_dict()
         {'kind': 'l1', 'radius': 2.0, 'per': 'output'}
+        >>> L1Ball(2.0, norm="l1").to_dict()
+        {'kind': 'l1', 'radius': 2.0, 'per': 'output', 'norm': 'l1'}
         """
         radius = self.radius.clone() if isinstance(self.radius, Tensor) else self.radius
-        return {"kind": self.kind, "radius": radius, "per": self.per, **self.options()}
+        return {"kind": self.kind, "radius": radius, "per": self.per, **self._all_options()}
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Set:
@@ -298,10 +320,14 @@ class Set(ABC):
     def __repr__(self) -> str:
         radius = self.radius
         shown = f"<{radius.numel()} values>" if isinstance(radius, Tensor) else repr(radius)
-        options = "".join(f", {name}={value!r}" for name, value in self.options().items())
+        options = "".join(f", {name}={value!r}" for name, value in self._all_options().items())
         return f"{type(self).__name__}(radius={shown}{options}, per={self.per!r})"
 
     # ------------------------------------------------------------------ helpers
+
+    def _all_options(self) -> dict[str, Any]:
+        """The options, and the norm where it is not the default."""
+        return {**self.options(), **({} if self.norm_name == self.norms[0] else {"norm": self.norm_name})}
 
     def _numbers_of(self, x: Tensor) -> Tensor:
         """The blocks of a dense argument, in a dtype that can be computed in."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from . import blocks
 from .blocks import Per
 from .group_sum import GroupSum
+from .norms import NormName
 
 __all__ = ["GroupL1Ball"]
 
@@ -24,6 +25,7 @@ class GroupL1Ball(GroupSum):
         groups: ``"output"``: a group is what enters one node (a row of a Linear, a filter of a Conv), so nodes vanish;
             ``"input"``: what leaves one input (a column, an input channel), so features vanish.
         per: the blocks, each with its own ball; it cannot be the same as ``groups``.
+        norm: on a block, in which the diameter is measured: ``"l2"`` (default), ``"l1"`` or ``"linf"``.
 
     >>> import torch
     >>> GroupL1Ball(1.0).vertex(torch.tensor([[0.0, 1.0], [3.0, -4.0]])).tolist()
@@ -33,8 +35,15 @@ class GroupL1Ball(GroupSum):
     kind = "group-l1"
     default_per: ClassVar[Per] = "tensor"
 
-    def __init__(self, radius: float | Tensor, groups: Groups = "output", per: Per | None = None) -> None:
-        super().__init__(radius, per)
+    def __init__(
+        self,
+        radius: float | Tensor,
+        groups: Groups = "output",
+        per: Per | None = None,
+        *,
+        norm: NormName | None = None,
+    ) -> None:
+        super().__init__(radius, per, norm=norm)
         if groups not in get_args(Groups):
             raise ValueError(f"GroupL1Ball: groups must be 'output' or 'input', got {groups!r}")
         if groups == self.per:
@@ -64,6 +73,9 @@ class GroupL1Ball(GroupSum):
             first, second, *rest = like.shape
             blocks_ = blocks_.reshape(1, second, first, *rest).movedim(1, 2)
         return super().from_blocks(blocks_, like)
+
+    def group_size(self, block_shape: torch.Size) -> int:
+        return block_shape.numel() // block_shape[1 if self._second else 0]
 
     @property
     def _second(self) -> bool:

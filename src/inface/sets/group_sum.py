@@ -192,8 +192,13 @@ class GroupSum(Set):
         shrunk = (x / torch.where(norms > 0, norms, 1).unsqueeze(2) * kept.unsqueeze(2)).to(x.dtype)
         return shrunk * spread(self.r(x) / self.block_norm(shrunk), x).to(x.dtype)
 
-    def diameter(self, block_shape: torch.Size) -> float | Tensor:  # noqa: ARG002 - the same in every dimension
-        return 2 * self.radius
+    def diameter(self, block_shape: torch.Size) -> float | Tensor:
+        """Twice the largest norm of a vertex, a group of l2 norm ``radius``: all entries equal in l1, any otherwise."""
+        return 2 * self.radius * (self.group_size(block_shape) ** 0.5 if self.norm_name == "l1" else 1)
+
+    def group_size(self, block_shape: torch.Size) -> int:  # noqa: ARG002 - groups of one entry, unless a set says otherwise
+        """How many entries a group of a block of this shape has."""
+        return 1
 
     def best(self, g: Tensor) -> Atom:
         """The extreme point that minimises ``<g, v>``."""

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from .base import Decision, Move, Set, dot, onto_sphere, spread, wide
 from .blocks import Per
-from .linf_ball import at_bound, onto_bounds, snap_to_bounds
+from .linf_ball import POWERS, at_bound, onto_bounds, snap_to_bounds
+from .norms import NormName
 from .rays import box_ray, norm_ray
 
 __all__ = ["KSparsePolytope"]
@@ -55,8 +56,8 @@ class KSparsePolytope(Set):
 
     kind = "k-sparse"
 
-    def __init__(self, radius: float | Tensor, k: int, per: Per | None = None) -> None:
-        super().__init__(radius, per)
+    def __init__(self, radius: float | Tensor, k: int, per: Per | None = None, *, norm: NormName | None = None) -> None:
+        super().__init__(radius, per, norm=norm)
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise ValueError(f"KSparsePolytope: k must be a whole number >= 1, got {k!r}")
         self.k = k
@@ -154,7 +155,7 @@ class KSparsePolytope(Set):
         return torch.copysign(torch.where(clipped.sum(1, keepdim=True) <= target, clipped, shrunk).to(x.dtype), x)
 
     def diameter(self, block_shape: torch.Size) -> float | Tensor:
-        return 2 * self.radius * min(self.k, block_shape.numel()) ** 0.5
+        return 2 * self.radius * min(self.k, block_shape.numel()) ** POWERS[self.norm_name]
 
     def _k(self, x: Tensor) -> int:
         return min(self.k, x.shape[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .group_sum import GroupSum
@@ -20,6 +21,9 @@ class L2Ball(GroupSum):
     """
 
     kind = "l2"
+
+    def group_size(self, block_shape: torch.Size) -> int:
+        return block_shape.numel()
 
     def to_blocks(self, x: Tensor) -> Tensor:
         return super().to_blocks(x).unsqueeze(1)

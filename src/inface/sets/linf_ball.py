@@ -8,9 +8,13 @@ import torch
 from torch import Tensor
 
 from .base import Decision, Move, Set, dot, spread, wide
+from .norms import NormName
 from .rays import box_ray
 
 __all__ = ["LInfBall"]
+
+# The norm of n entries of size one is n to this power.
+POWERS: dict[NormName, float] = {"l2": 0.5, "l1": 1, "linf": 0}
 
 
 @dataclass
@@ -112,7 +116,7 @@ class LInfBall(Set):
         return torch.minimum(x.maximum(-r), r)
 
     def diameter(self, block_shape: torch.Size) -> float | Tensor:
-        return 2 * self.radius * block_shape.numel() ** 0.5
+        return 2 * self.radius * block_shape.numel() ** POWERS[self.norm_name]
 
     def _signs(self, g: Tensor) -> Tensor:
         """The vertex that minimises ``<g, v>``; positive where ``g`` is zero."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .base import Set, spread
 from .blocks import Per
+from .norms import NormName
 
 __all__ = ["MatrixSet"]
 
@@ -17,6 +18,7 @@ class MatrixSet(Set):
     """A set of matrices: a block is matricised as (first dimension, the rest); a vector is a matrix of one column."""
 
     default_per: ClassVar[Per] = "tensor"
+    norms: ClassVar[tuple[NormName, ...]] = ("frobenius", "spectral", "nuclear")
 
     def to_blocks(self, x: Tensor) -> Tensor:
         flat = super().to_blocks(x)
@@ -25,6 +27,10 @@ class MatrixSet(Set):
         if inner >= 2:
             rows = x.shape[1] if self.per == "output" else x.shape[0]
         return flat.reshape(flat.shape[0], rows, -1)
+
+    def rank(self, block_shape: torch.Size) -> int:
+        """The largest rank of a block of this shape."""
+        return min(block_shape[0], block_shape.numel() // block_shape[0])
 
     def pulled_in(self, x: Tensor) -> Tensor:
         """What a decomposition left outside, where rounding grows with the size of the matrix, back on the boundary."""

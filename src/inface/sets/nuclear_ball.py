@@ -125,7 +125,7 @@ class NuclearBall(MatrixSet):
         u, s, vh = torch.linalg.svd(x.to(wide(x)), full_matrices=False)
         return self.pulled_in(((u * project_simplex(s, self.r(x)).unsqueeze(1)) @ vh).to(x.dtype))
 
-    def diameter(self, block_shape: torch.Size) -> float | Tensor:  # noqa: ARG002 - the same in every dimension
+    def diameter(self, block_shape: torch.Size) -> float | Tensor:  # noqa: ARG002 - the same in every dimension and norm
         return 2 * self.radius
 
     def _best(self, g: Tensor) -> tuple[RankOne, Tensor]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .base import ULPS, spread, wide
 from .group_sum import Atom, GroupSum, project_simplex, take
+from .linf_ball import POWERS
 from .rays import in_face
 
 __all__ = ["Simplex"]
@@ -44,7 +45,7 @@ class Simplex(GroupSum):
         return torch.where((x < 0).flatten(1).any(1), torch.inf, x.flatten(1).sum(1, dtype=wide(x)))
 
     def diameter(self, block_shape: torch.Size) -> float | Tensor:
-        return 0.0 * self.radius if block_shape.numel() == 1 else 2**0.5 * self.radius
+        return (0.0 if block_shape.numel() == 1 else 2 ** POWERS[self.norm_name]) * self.radius
 
     def best(self, g: Tensor) -> Atom:
         index = g.squeeze(2).argmin(1)

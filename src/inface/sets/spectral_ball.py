@@ -70,8 +70,8 @@ class SpectralBall(MatrixSet):
         return self.pulled_in(((u * torch.minimum(s, spread(self.r(x), s)).unsqueeze(1)) @ vh).to(x.dtype))
 
     def diameter(self, block_shape: torch.Size) -> float | Tensor:
-        rows = block_shape[0]
-        return 2 * self.radius * min(rows, block_shape.numel() // rows) ** 0.5
+        power = {"frobenius": 0.5, "spectral": 0, "nuclear": 1}[self.norm_name]
+        return 2 * self.radius * self.rank(block_shape) ** power
 
 
 def _value_and_slope(y: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
