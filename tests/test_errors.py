@@ -161,9 +161,9 @@ def test_a_direction_that_breaks_step_4b_is_refused_before_any_parameter_moves(d
     "call",
     [
         lambda: inface.convex_bound(inface.FrankWolfe([Parameter(torch.ones(1))], lr=1.0).report().gap, R=-1.0),
-        lambda: inface.theory.squared_gap_bound(-1, L=1, initial=1, sigma=1, batch_sizes=1),
-        lambda: inface.theory.squared_gap_bound(3, L=1, initial=1, sigma=1, batch_sizes=[1, 1, 1]),
-        lambda: inface.theory.squared_gap_bound(3, L=1, initial=1, sigma=1, batch_sizes=lambda k: k),
+        lambda: inface.theory.squared_gap_bound(-1, L=1, initial=1, sigma=1, kappa=1, batch_sizes=1),
+        lambda: inface.theory.squared_gap_bound(3, L=1, initial=1, sigma=1, kappa=1, batch_sizes=[1, 1, 1]),
+        lambda: inface.theory.squared_gap_bound(3, L=1, initial=1, sigma=1, kappa=1, batch_sizes=lambda k: k),
         lambda: inface.theory.squared_gap_bound(3, L=1, initial=1, sigma=1, batch_sizes=1, kappa=0.5),
         lambda: inface.batches.constant(0),
         lambda: inface.batches.growing(0.0),

@@ -160,7 +160,7 @@ def test_the_averaged_squared_gap_stays_under_the_bound(sigma, schedule, in_face
         limit = bound(K, sigma, batch, in_face)
         assert runs.mean_squared_gap(K, batch) <= limit
         assert runs.opt.report().clamped == 0
-        known = {"L": L, "initial": objective(START) - F_STAR, "sigma": sigma, "in_face": in_face is not None}
+        known = {"L": L, "initial": objective(START) - F_STAR, "sigma": sigma, "optimizer": runs.opt}
         assert inface.theory.squared_gap_bound(K, batch_sizes=batch, **known) == pytest.approx(limit, rel=1e-12)
 
 

@@ -3,8 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-__all__ = ["squared_gap_bound"]
+import torch
+
+from .sets import Set, blocks
+from .sets.norms import equivalence
+
+if TYPE_CHECKING:
+    from .optimizer import FrankWolfe
+
+__all__ = ["kappa", "squared_gap_bound"]
+
+
+def kappa(optimizer: FrankWolfe) -> float:
+    r"""The ratio of norms :math:`\kappa = \kappa_1 \kappa_2` of Theorems 2.1 and 3.1, of the norms that an optimizer uses.
+
+    .. math::
+        \kappa_1 = \max_{(x, y) \ne 0} \|(x, y)\|_2 / \|(x, y)\|, \qquad
+        \kappa_2 = \max_{(x, y) \ne 0} \|(x, y)\| / \|(x, y)\|_2
+
+    The norm on all variables is the Euclidean combination of the norms of the blocks (their sets' ``norm``) and of the
+    free groups (their ``norm``), so each maximum is the largest of theirs. With several learning rates the norm of each is
+    scaled by :math:`\sqrt{lr_{ref} / lr}`, as in :class:`inface.ModifiedGap`, and ``sigma`` of the bound is measured in
+    the norms so scaled. Groups with a learning rate of 0 while others move, and frozen parameters, do not count.
+
+    >>> import torch, inface
+    >>> from inface.sets import L1Ball
+    >>> model = torch.nn.Linear(9, 2)
+    >>> kappa(inface.FrankWolfe(model, {"weight": L1Ball(1.0)}, lr=0.1, project=True))
+    1.0
+    >>> kappa(inface.FrankWolfe(model, {"weight": L1Ball(1.0, norm="l1")}, lr=0.1, project=True))
+    3.0
+    """
+    found: list[tuple[float, float, float]] = []
+    for group in optimizer.param_groups:
+        set_: Set | None = group["set"]
+        shapes = [p.shape for p in group["params"] if p.requires_grad and p.numel()]
+        if set_ is not None:
+            pieces = [(blocks.shape(shape, set_.per), set_.norm_name) for shape in shapes]
+            ratios = [equivalence(norm, shape.numel(), _rank(shape)) for shape, norm in pieces]
+        elif group["norm"] == "spectral":
+            ratios = [equivalence("spectral", shape.numel(), _rank(shape)) for shape in shapes]
+        else:
+            ratios = [equivalence(group["norm"], sum(shape.numel() for shape in shapes), 1)] if shapes else []
+        found += [(float(group["lr"]), *ratio) for ratio in ratios]
+    moving = [part for part in found if part[0] > 0] or [(1.0, first, second) for _, first, second in found]
+    if not moving:
+        return 1.0
+    return max(first * lr**0.5 for lr, first, _ in moving) * max(second / lr**0.5 for lr, _, second in moving)
 
 
 def squared_gap_bound(
@@ -14,8 +61,9 @@ def squared_gap_bound(
     initial: float,
     sigma: float,
     batch_sizes: int | Sequence[int] | Callable[[int], int],
-    kappa: float = 1.0,
-    in_face: bool = False,
+    kappa: float | None = None,
+    optimizer: FrankWolfe | None = None,
+    in_face: bool | None = None,
 ) -> float:
     r"""The right-hand side of Theorems 2.1 and 3.1: what the expected squared gap of a random iterate stays under.
 
@@ -30,21 +78,27 @@ def squared_gap_bound(
         initial: :math:`F(x_0, y_0) - F^*`.
         sigma: the bound on the standard deviation of a single sample's gradient.
         batch_sizes: :math:`b_k`: a number, a sequence of at least ``K + 1``, or a schedule of :mod:`inface.batches`.
-        kappa: the ratio of norms; 1 for l2 norms.
-        in_face: whether in-face steps are taken (:math:`\alpha_{AD} = 2`) or not (:math:`\alpha_{AD} = 1`). An iteration
-            with them uses two gradients.
+        kappa: the ratio of norms; 1 for l2 norms and one learning rate. Where ``sigma`` is not 0, either it or the
+            optimizer must be given.
+        optimizer: gives its :func:`kappa`, and ``in_face`` where that is not given.
+        in_face: whether in-face steps are taken (:math:`\alpha_{AD} = 2`) or not (:math:`\alpha_{AD} = 1`); without an
+            optimizer, they are not unless this says so. An iteration with them uses two gradients.
 
     >>> squared_gap_bound(99, L=2.0, initial=1.0, sigma=0.0, batch_sizes=1)
     0.16
-    >>> squared_gap_bound(99, L=2.0, initial=1.0, sigma=0.5, batch_sizes=100, in_face=True)
+    >>> squared_gap_bound(99, L=2.0, initial=1.0, sigma=0.5, batch_sizes=100, kappa=1.0, in_face=True)
     0.18
     """
+    ratio = _given_ratio(kappa, optimizer, sigma)
+    if in_face is None:
+        groups = [] if optimizer is None else optimizer.param_groups
+        in_face = any(group["set"] is not None and group["in_face"] is not None for group in groups)
     for name, value, least in (
         ("iterations", iterations, 0),
         ("L", L, 0),
         ("initial", initial, 0),
         ("sigma", sigma, 0),
-        ("kappa", kappa, 1),
+        ("kappa", ratio, 1),
     ):
         if not value >= least:
             raise ValueError(f"squared_gap_bound: {name} must be >= {least}, got {value!r}")
@@ -60,5 +114,26 @@ def squared_gap_bound(
         if size < 1:
             raise ValueError(f"squared_gap_bound: batch sizes must be >= 1, got b_{k} = {size!r}")
         total += 1 / size
-    noise = 4 * (2 if in_face else 1) * kappa**2 * sigma**2
+    noise = 4 * (2 if in_face else 1) * ratio**2 * sigma**2
     return (8 * L * initial + noise * total) / (iterations + 1)
+
+
+_kappa = kappa  # also where an argument has its name
+
+
+def _given_ratio(kappa: float | None, optimizer: FrankWolfe | None, sigma: float) -> float:
+    if kappa is not None and optimizer is not None:
+        raise ValueError(f"squared_gap_bound: wanted kappa or the optimizer, got kappa={kappa!r} and an optimizer")
+    if optimizer is not None:
+        return _kappa(optimizer)
+    if kappa is None and sigma != 0:
+        raise ValueError(
+            f"squared_gap_bound: with sigma = {sigma!r}, wanted kappa (1 for l2 norms and one learning rate) or optimizer=, "
+            f"got neither"
+        )
+    return 1.0 if kappa is None else kappa
+
+
+def _rank(shape: torch.Size) -> int:
+    """The largest rank of a block of this shape, matricised as (first dimension, the rest)."""
+    return min(shape[0], shape.numel() // shape[0]) if shape else 1
