@@ -123,6 +123,15 @@ def test_kappa_is_the_product_of_the_two_largest_ratios_of_norms(lrs):
     assert inface.theory.kappa(opt) == pytest.approx(np.sqrt(max(ratios) / min(ratios)), rel=1e-12)
 
 
+def test_kappa_of_l2_norms_and_one_learning_rate_is_exactly_one():
+    weight, bias = torch.nn.Parameter(torch.zeros(3, 2)), torch.nn.Parameter(torch.zeros(3))
+    opt = inface.FrankWolfe([{"params": [weight], "set": L1Ball(1.0)}, {"params": [bias]}], lr=0.1)
+    for lr in np.random.default_rng(4).uniform(0, 1, 100):
+        for group in opt.param_groups:
+            group["lr"] = lr
+        assert inface.theory.kappa(opt) == 1
+
+
 def test_the_bound_takes_kappa_or_the_optimizer_and_assumes_neither():
     _, opt = optimizer(in_face=lambda s, x, g: 0 * x)
     known = {"L": 2.0, "initial": 1.0, "sigma": 0.5, "batch_sizes": 10}

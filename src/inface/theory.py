@@ -51,7 +51,9 @@ def kappa(optimizer: FrankWolfe) -> float:
     moving = [part for part in found if part[0] > 0] or [(1.0, first, second) for _, first, second in found]
     if not moving:
         return 1.0
-    return max(first * lr**0.5 for lr, first, _ in moving) * max(second / lr**0.5 for lr, _, second in moving)
+    largest = max(lr for lr, *_ in moving)
+    first_ratio = max(first * (lr / largest) ** 0.5 for lr, first, _ in moving)
+    return first_ratio * max(second * (largest / lr) ** 0.5 for lr, _, second in moving)
 
 
 def squared_gap_bound(
