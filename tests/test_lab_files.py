@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inface.atomic import remove_partial
 from inface.lab import LabError, Run, plain
 from inface.lab.files import read_json, read_lines, read_tensors, replacing, write_json, write_tensors, write_text
 
@@ -69,7 +70,7 @@ def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path):
     with replacing(path) as partial:
         partial.write_text("new")
         assert path.read_text() == "old"
-        assert partial.parent == path.parent
+        assert partial.stat().st_dev == path.stat().st_dev
     assert path.read_text() == "new"
 
 
@@ -86,6 +87,39 @@ def test_a_file_may_be_read_by_whom_the_umask_lets_read_it(tmp_path):
 def test_folders_on_the_way_to_a_file_are_made(tmp_path):
     write_json(tmp_path / "a" / "b" / "c.json", {"a": [1, 2.5, None, "é"]})
     assert read_json(tmp_path / "a" / "b" / "c.json") == {"a": [1, 2.5, None, "é"]}
+
+
+def test_tensors_that_share_memory_or_lie_across_it_come_back_as_they_were(tmp_path):
+    base = torch.arange(6.0).reshape(2, 3)
+    tensors = {"a": base, "again": base, "across": base.T, "part": base[1], "b": torch.ones(2)}
+    write_tensors(tmp_path / "a", tensors)
+    found, _ = read_tensors(tmp_path / "a")
+    assert {name: value.tolist() for name, value in found.items()} == {k: v.tolist() for k, v in tensors.items()}
+
+
+def test_a_file_is_renamed_when_it_is_on_the_disk_and_then_its_folder_is_flushed(tmp_path, monkeypatch):
+    seen, fsync, replace = [], os.fsync, os.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: (seen.append(os.readlink(f"/proc/self/fd/{handle}")), fsync(handle))
+    )  # noqa: PTH115
+    monkeypatch.setattr(os, "replace", lambda old, new: (seen.append("replace"), replace(old, new)))
+    write_text(tmp_path / "a", "text")
+    assert [os.path.basename(name) for name in seen] == ["a", "replace", tmp_path.name]  # noqa: PTH119
+    assert seen[2] == str(tmp_path)
+
+
+def test_only_what_killed_writes_of_that_file_left_is_removed(tmp_path):
+    for name in (".a.json.0a1b2c3d.part", ".b.json.0a1b2c3d.part", "a.json.0a1b2c3d.part", ".a.json.part"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".a.json.3d2c1b0a.part").write_text("half")
+    (tmp_path / ".a.json.3d2c1b0b.part").symlink_to(tmp_path / ".b.json.0a1b2c3d.part")
+    remove_partial(tmp_path, "a.json")
+    assert names(tmp_path) == [
+        ".a.json.3d2c1b0b.part",
+        ".a.json.part",
+        ".b.json.0a1b2c3d.part",
+        "a.json.0a1b2c3d.part",
+    ]
 
 
 # ---------------------------------------------------------------------- reading what is damaged

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -56,8 +57,8 @@ def start():
     context.set_forkserver_preload(["inface.lab.training", "inface.cli.app", "sklearn.datasets", "torch._dynamo"])
     children = []
 
-    def begin(*words):
-        children.append(context.Process(target=main, args=(list(words),), daemon=True))
+    def begin(*words, target=main):
+        children.append(context.Process(target=target, args=(list(words),), daemon=True))
         children[-1].start()
         return children[-1]
 
@@ -195,6 +196,68 @@ def test_a_run_may_be_resumed_where_there_is_none(tmp_path, whole):
     assert_same(train(IF, tmp_path / "run", resume=True), whole["sfw-if"])
 
 
+def die_before_the_rename(words):
+    """A command that is killed when its first checkpoint is about to take its place."""
+    rename = os.replace
+
+    def killed(old, new):
+        if os.fspath(new).endswith("checkpoint.safetensors"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(old, new)
+
+    os.replace = killed
+    main(words)
+
+
+def die_in_the_middle(words):
+    """A command that the system ends in the middle of writing a file of more than 60,000 bytes."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+    main(words)
+
+
+def visible(place):
+    return {file.name for file in place.iterdir()} - {".lock"}
+
+
+@pytest.mark.parametrize("way_on", ["--resume", "--overwrite"])
+@pytest.mark.parametrize(
+    ("death", "code"), [(die_before_the_rename, signal.SIGKILL), (die_in_the_middle, signal.SIGXFSZ)]
+)
+def test_what_a_killed_checkpoint_leaves_is_removed(tmp_path, start, death, code, way_on):
+    place, settings = tmp_path / "run", replace(SGD, epochs=2)
+    process = start(*arguments(settings, place, *EVERY), target=death)
+    process.join()
+    assert process.exitcode == -code
+    (left,) = visible(place) - {"config.json", "metrics.jsonl"}
+    assert left.startswith(".checkpoint.safetensors.")
+    assert list((place / left).iterdir())
+    whole = {"config.json", "metrics.jsonl", "model.safetensors", "summary.json"}
+    assert run_command(arguments(settings, place, way_on)) == 0
+    assert visible(place) == whole
+
+
+@pytest.mark.parametrize("way_on", [{"resume": True}, {"overwrite": True}])
+def test_what_safetensors_itself_left_is_removed_and_nothing_else_of_such_a_name(stopped, way_on):
+    header = (64).to_bytes(8, "little") + b'{"a":'
+    theirs = {".tmpAb3dE9": header, ".tmpzzzzzz": b"", ".tmp000000": bytes(500)}
+    others = {".tmpnotes1": b"my notes", ".tmpAb3dE": header, ".tmpAb3dE9x": header, "tmpAb3dE9": header}
+    for name, contents in {**theirs, **others}.items():
+        (stopped.path / name).write_bytes(contents)
+    (stopped.path / ".tmplinked").symlink_to("tmpAb3dE9")
+    train(replace(IF, epochs=12), stopped.path, **way_on)
+    files = {"config.json", "metrics.jsonl", "model.safetensors", "summary.json"}
+    assert visible(stopped.path) == {*files, *others, ".tmplinked"}
+
+
+def test_nothing_is_removed_from_a_folder_that_is_not_a_runs(tmp_path):
+    (tmp_path / ".tmpAb3dE9").write_bytes(b"")
+    (tmp_path / "config.json").write_text('{"name": "something else"}')
+    with pytest.raises(ArgumentError, match="something else"):
+        train(SGD, tmp_path, overwrite=True)
+    assert (tmp_path / ".tmpAb3dE9").exists()
+
+
 # ---------------------------------------------------------------------- one process to a folder
 
 
@@ -282,9 +345,9 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_continues_them(tmp_p
 
     monkeypatch.setattr(os, "fsync", spy)
     run = train(replace(IF, epochs=2), tmp_path / "run", checkpoint_seconds=0)
-    names = [name for name, _ in synced]
+    names = [name for name, _ in synced if name != "run"]  # the folder, after each file
     assert names == ["config", *["metrics", "checkpoint"] * 9, "metrics", "model", "summary"]
-    assert synced[-3] == ("metrics", run.metrics_file.stat().st_size)
+    assert synced[-5] == ("metrics", run.metrics_file.stat().st_size)
 
 
 def test_the_command_line_ends_with_code_1_on_a_damaged_checkpoint_and_overwrite_helps(stopped, whole, capsys):

@@ -12,10 +12,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from inface.atomic import replacing
+
 from .architecture import Network, describe
 from .coding import CODINGS, decode, encode
 from .network import unused
-from .writing import replacing
 
 __all__ = ["load_network", "load_sparse", "save_dense", "save_sparse"]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from .writing import replacing
+from inface.atomic import replacing
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,12 +14,14 @@ from typing import Any
 
 import torch
 
+from inface.atomic import remove_partial
+
 from .errors import ArgumentError, LabError, Occupied
 from .files import read_json
 from .run import FORMAT, Run
 from .settings import Settings
 
-__all__ = ["claimed", "clear", "config", "digest", "settled"]
+__all__ = ["claimed", "clear", "config", "digest", "remove_leftovers", "settled"]
 
 FILES = ("summary.json", "model.safetensors", "checkpoint.safetensors", "metrics.jsonl", "config.json")
 
@@ -58,14 +61,35 @@ def settled(path: Path, settings: Settings, *, resume: bool, overwrite: bool) ->
         return None, settings
     if not resume:
         raise ArgumentError(f"{path}: already holds a run; --resume continues it, --overwrite throws it away")
-    return Run(path), _same(settings, Run(path))
+    previous = Run(path)
+    settings = _same(settings, previous)
+    remove_leftovers(path)
+    return previous, settings
 
 
 def clear(path: Path) -> None:
     """Throw away what an earlier run left; its settings last, so that a kill meanwhile leaves a run and not its ruins."""
-    for pattern in (".*.part", *FILES):
-        for file in path.glob(pattern):
+    remove_leftovers(path)
+    for name in FILES:
+        (path / name).unlink(missing_ok=True)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed writes left in the folder of a run: our partial files, and safetensors' own of earlier versions."""
+    for name in FILES:
+        remove_partial(path, name)
+    for file in path.glob(".tmp??????"):
+        if _is_of_safetensors(file):
             file.unlink(missing_ok=True)
+
+
+def _is_of_safetensors(file: Path) -> bool:
+    """Whether a file is one that safetensors was writing: its name, and the beginning of a header or nothing yet."""
+    if not re.fullmatch(r"\.tmp[A-Za-z0-9]{6}", file.name) or file.is_symlink() or not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        beginning = opened.read(9)
+    return beginning in (b"", b"\0" * 9) or (beginning[4:8] == b"\0" * 4 and beginning[8:] in (b"", b"{"))
 
 
 def config(settings: Settings) -> dict[str, Any]:

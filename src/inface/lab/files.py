@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+
+from inface import atomic
 
 from .errors import LabError
 
@@ -28,36 +28,19 @@ __all__ = [
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` that takes its place at the end, or vanishes if anything goes wrong.
-
-    Whoever reads ``path``, even after a crash or a kill, finds the old contents or all of the new.
+    """As :func:`inface.atomic.replacing`, in folders that are made on the way; what goes wrong is a LabError.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "numbers.txt")
-    ...     with replacing(path) as partial:
+    ...     with replacing(Path(folder, "new", "numbers.txt")) as partial:
     ...         _ = partial.write_text("1 2 3")
-    ...     path.read_text(), [file.name for file in Path(folder).iterdir()]
-    ('1 2 3', ['numbers.txt'])
+    ...     Path(folder, "new", "numbers.txt").read_text()
+    '1 2 3'
     """
-    path = path.resolve()  # what a link points to is replaced, not the link
-    if path.exists() and not path.is_file():
-        raise LabError(f"{path}: cannot be written: it is not a regular file")
-    partial: Path | None = None
-    try:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-            os.close(handle)
-            partial = Path(name)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic.replacing(path) as partial:
             yield partial
-            with partial.open("rb+") as file:
-                os.fsync(file.fileno())
-            partial.chmod(0o666 & ~_umask())
-            partial.replace(path)
-    finally:
-        if partial is not None:
-            partial.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -91,10 +74,9 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    copies = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as partial:
         try:
-            save_file(copies, partial, metadata)
+            save_file(_apart(tensors), partial, metadata)
         except SafetensorError as error:
             raise LabError(f"{path}: cannot be written: {error}") from None
 
@@ -145,7 +127,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise LabError(f"{path}: is not a safetensors file: {error}") from None
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as safetensors takes them: dense in memory, no two in the same; only those that are not are copied."""
+    apart: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.detach().clone() if place in taken else tensor.detach()
+        apart[name] = apart[name].contiguous()
+        taken.add(place)
+    return apart
