@@ -1,7 +1,10 @@
 """A user's own network and data from a file, through every command."""
 
+import hashlib
+import importlib.util
 import json
 import os
+import py_compile
 import signal
 import subprocess
 import sys
@@ -10,6 +13,8 @@ from typing import NamedTuple
 import pytest
 
 from inface.cli import main
+from inface.lab import ArgumentError
+from inface.lab.sources import load
 
 MINE = """
 import os
@@ -106,8 +111,9 @@ def inface(capsys, monkeypatch):
 
 
 @pytest.fixture
-def file(tmp_path):
+def file(tmp_path, monkeypatch):
     """A user's folder with the file, and another file that it imports."""
+    monkeypatch.chdir(tmp_path)
     place = tmp_path / "work"
     place.mkdir()
     (place / "beside.py").write_text("FEATURES = 12\n")
@@ -156,7 +162,7 @@ def test_an_experiment_of_ones_own_is_trained_measured_and_reported_from_anywher
 
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    measured = json.loads(inface("evaluate", run, "--json").out)
+    measured = json.loads(inface("evaluate", run, "--experiment", f"{file}:mine", "--json").out)
     assert measured["kept"] == summary["kept"]
     assert measured["layers"] == summary["layers"]
     report = inface("report", run)
@@ -225,10 +231,134 @@ def test_a_killed_run_is_continued_from_another_folder_to_the_same_weights(infac
 def test_a_file_that_changed_since_the_run_began_is_refused(inface, file, tmp_path):
     run = tmp_path / "run"
     inface("train", f"{file}:mine", "--out", run, "--epochs", "1")
-    file.write_text(MINE + "\n# a thought\n")
-    refused(inface("train", "--out", run, "--resume"), 2, file, "has changed", "--overwrite")
+    assert inface("evaluate", run).code == 0
+    file.write_text(MINE + '\nopen("imported", "w").close()\n')
+    for words in (["train", "--out", run, "--resume"], ["evaluate", run], ["export", run]):
+        refused(inface(*words), 2, file, "has changed", "FILE:NAME", "--accept-changed-file")
+    named = ["train", f"{file}:mine", "--out", run, "--resume"]
+    before = (run / "config.json").read_bytes()
+    assert not (tmp_path / "imported").exists()
+    refused(inface(*named), 2, file, "has changed", "--overwrite", "--accept-changed-file")
+    assert (run / "config.json").read_bytes() == before
     file.write_text(MINE)
     assert inface("train", "--out", run, "--resume").code == 0
+
+
+def test_a_changed_file_is_measured_where_it_is_named_or_accepted(inface, file, tmp_path):
+    run = tmp_path / "run"
+    inface("train", f"{file}:mine", "--out", run, "--epochs", "1")
+    summary = read(run)
+    file.write_text(MINE + "\n# a thought\n")
+    for words in (["--experiment", f"{file}:mine"], ["--accept-changed-file"]):
+        assert json.loads(inface("evaluate", run, "--json", *words).out)["kept"] == summary["kept"]
+    assert inface("train", "--out", run, "--resume", "--accept-changed-file").code == 0
+    assert "earlier_sources" not in read(run, "config.json")  # it was finished before
+
+
+def test_a_run_continued_with_a_changed_file_keeps_what_the_earlier_ones_were(inface, file, tmp_path):
+    run = tmp_path / "run"
+    file.write_text(MINE.replace("calls += 1", "calls += 1\n    if calls == 15: raise SystemExit"))
+    inface("train", f"{file}:mine", "--out", run, "--checkpoint-seconds", "0")
+    begun = read(run, "config.json")["source"]
+    file.write_text(MINE)
+    refused(inface("train", "--out", run, "--resume"), 2, "has changed")
+    continued = inface("train", "--out", run, "--resume", "--accept-changed-file")
+    assert (continued.code, "continued after gradient" in continued.out) == (0, True)
+    config = read(run, "config.json")
+    assert config["source"] == hashlib.sha256(MINE.encode()).hexdigest()
+    assert config["earlier_sources"] == [begun]
+    assert inface("evaluate", run).code == 0
+    assert inface("report", run).code == 0
+
+
+EVIL = "open('executed', 'w').close()\nfrom inface.lab.experiments import digits\nmine = digits()\n"
+
+
+@pytest.fixture
+def foreign(inface, tmp_path, monkeypatch):
+    """A finished run from somebody else, and what makes it name a file of a SHA-256."""
+    run = tmp_path / "work" / "run"
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    inface("train", "digits", "--out", run, "--epochs", "1", "--method", "sgd")
+
+    def name(experiment, source):
+        config = read(run, "config.json")
+        (run / "config.json").write_text(json.dumps({**config, "experiment": str(experiment), "source": source}))
+        return run
+
+    return name
+
+
+def outside(place):
+    return place.parent / "evil.py"
+
+
+def behind_a_link(place):
+    (place / "linked.py").symlink_to(place.parent / "evil.py")
+    return place / "linked.py"
+
+
+def behind_a_linked_folder(place):
+    (place / "linked").symlink_to(place.parent)
+    return place / "linked" / "evil.py"
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        (outside, "outside of the present folder"),
+        (lambda place: place / "run" / ".." / ".." / "evil.py", "outside of the present folder"),
+        (lambda _: "../evil.py", "outside of the present folder"),
+        (behind_a_link, "outside of the present folder"),
+        (behind_a_linked_folder, "outside of the present folder"),
+        (lambda place: place / "run" / "evil.py", "may have come with the folder"),
+        (lambda _: "linked\0.py", "cannot be found"),
+    ],
+    ids=["outside", "dots", "relative", "link", "linked folder", "in the run", "no name"],
+)
+def test_a_file_that_only_a_folder_names_is_not_imported_from_elsewhere(inface, foreign, tmp_path, where, told):
+    for folder in (tmp_path, tmp_path / "work" / "run"):
+        (folder / "evil.py").write_text(EVIL)
+    run = foreign(f"{where(tmp_path / 'work')}:mine", hashlib.sha256(EVIL.encode()).hexdigest())
+    for words in (["evaluate", run], ["export", run], ["train", "--resume", "--out", run]):
+        for more in ([], ["--accept-changed-file"]):
+            refused(inface(*words, *more), 2, told)
+    assert inface("report", run).code == 0
+    assert not list(tmp_path.rglob("executed"))
+    assert inface("evaluate", run, "--experiment", f"{tmp_path / 'evil.py'}:mine").code == 0
+    assert (tmp_path / "work" / "executed").exists()
+
+
+@pytest.mark.parametrize("source", [None, "", "00" * 32])
+def test_a_file_of_another_or_of_no_sha256_is_not_imported(inface, foreign, tmp_path, source):
+    (tmp_path / "work" / "evil.py").write_text(EVIL)
+    run = foreign("evil.py:mine", source)
+    refused(inface("evaluate", run), 2, "evil.py: has changed since", "--experiment FILE:NAME", "--accept-changed-file")
+    assert not (tmp_path / "work" / "executed").exists()
+
+
+def test_what_is_executed_is_what_was_compared_not_a_file_that_python_cached(tmp_path):
+    """A cached file that is never checked against its source is what Python's own import would run."""
+    good, evil = tmp_path / "mine.py", tmp_path / "evil.py"
+    good.write_text("found = 'the file'\n")
+    evil.write_text("found = 'the cache'\n")
+    py_compile.compile(
+        str(evil),
+        cfile=importlib.util.cache_from_source(str(good)),
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )
+    assert load(good, hashlib.sha256(good.read_bytes()).hexdigest()).found == "the file"
+    with pytest.raises(ArgumentError, match="has changed: its SHA-256 is"):
+        load(good, hashlib.sha256(b"").hexdigest())
+
+
+def test_what_a_file_has_imported_is_not_called(inface, file, tmp_path):
+    """Or a folder could have any function of a known file called, with arguments of its own."""
+    file.write_text(MINE + "\nfrom shutil import rmtree\n")
+    words = ["train", f"{file}:rmtree", "--out", tmp_path / "run", "-o", f"path={file.parent}"]
+    refused(inface(*words), 2, "has no experiment rmtree")
+    assert file.exists()
 
 
 def test_a_file_that_is_gone_is_named(inface, file, tmp_path):

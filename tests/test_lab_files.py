@@ -98,14 +98,12 @@ def test_tensors_that_share_memory_or_lie_across_it_come_back_as_they_were(tmp_p
 
 
 def test_a_file_is_renamed_when_it_is_on_the_disk_and_then_its_folder_is_flushed(tmp_path, monkeypatch):
-    seen, fsync, replace = [], os.fsync, os.replace
-    monkeypatch.setattr(
-        os, "fsync", lambda handle: (seen.append(os.readlink(f"/proc/self/fd/{handle}")), fsync(handle))
-    )  # noqa: PTH115
-    monkeypatch.setattr(os, "replace", lambda old, new: (seen.append("replace"), replace(old, new)))
+    seen, fsync, replace, folder = [], os.fsync, os.replace, Path("/proc/self/fd")
+    monkeypatch.setattr(os, "fsync", lambda handle: (seen.append((folder / str(handle)).readlink()), fsync(handle)))
+    monkeypatch.setattr(os, "replace", lambda old, new: (seen.append(Path("replace")), replace(old, new)))
     write_text(tmp_path / "a", "text")
-    assert [os.path.basename(name) for name in seen] == ["a", "replace", tmp_path.name]  # noqa: PTH119
-    assert seen[2] == str(tmp_path)
+    assert [place.name for place in seen] == ["a", "replace", tmp_path.name]
+    assert seen[2] == tmp_path
 
 
 def test_only_what_killed_writes_of_that_file_left_is_removed(tmp_path):

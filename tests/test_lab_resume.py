@@ -405,7 +405,9 @@ def test_a_file_that_has_changed_since_is_another_experiment(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(settings, tmp_path / "run", watch=leave)
     file.write_text("from inface.lab.experiments import digits\nmine = digits()  # otherwise\n")
-    with pytest.raises(ArgumentError, match=f"{file}: has changed since .*run was begun; --overwrite starts it again"):
+    with pytest.raises(
+        ArgumentError, match=f"{file}: has changed since .*run was begun; --overwrite starts it again, "
+    ):
         train(settings, tmp_path / "run", resume=True)
 
 

@@ -123,6 +123,12 @@ def test_nothing_is_tried_when_the_grid_is_wrong(tmp_path, capsys):
     assert not (tmp_path / "sweep").exists()
 
 
+def test_a_study_that_somebody_else_wrote_decides_nothing_but_what_a_sweep_tries():
+    for name in ("experiment", "options", "source", "threads", "measured_on", "radius 3", "radius x"):
+        with pytest.raises(ArgumentError, match=f"there is no setting {name} that a sweep tries"):
+            applied(BASE, {"lr": 0.1, name: "evil.py:mine"}, 2)
+
+
 # ---------------------------------------------------------------------- the study
 
 

@@ -202,8 +202,8 @@ def test_the_callers_random_numbers_and_threads_are_left_alone(tmp_path, own):
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     settings = mine(own, "noisy", threads=2)
     run = train(settings, tmp_path / "run")
-    evaluate(run)
-    rebuild(run)
+    evaluate(run, experiment=settings.experiment)
+    rebuild(run, settings.experiment)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads == 1
     assert run.config["threads"] == 2
@@ -458,7 +458,7 @@ def test_a_nuclear_ball_of_ones_own_trains(tmp_path, own):
     assert float(np.linalg.svd(weight.double().numpy(), compute_uv=False).sum()) <= 3.0 * (1 + 1e-5)
     assert isinstance(experiment_of(run.settings).sets["1.weight"], NuclearBall)
     assert run.epochs[-1]["train_loss"] < run.epochs[0]["train_loss"]
-    again = evaluate(run)
+    again = evaluate(run, experiment=run.settings.experiment)
     assert again["kept"] == run.summary["kept"]
     assert again["gap"]["exact"] == run.summary["gap"]["exact"]
 
@@ -478,7 +478,7 @@ def test_an_experiment_without_constraints_trains_as_sgd_does(tmp_path, own):
 @pytest.mark.parametrize("method", ["sfw-if", "sfw", "sgd"])
 def test_evaluating_a_run_gives_its_summary_again(finished, method):
     run = finished[method]
-    again = evaluate(Run(run.path))
+    again = evaluate(Run(run.path), experiment=run.settings.experiment)
     gap, summary_gap = again.pop("gap"), run.summary["gap"]
     assert again == {key: run.summary[key] for key in again}
     if method == "sgd":
@@ -655,7 +655,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path, own):
     run = train(mine(own, "plain", epochs=1), tmp_path / "run")
     write_tensors(run.model_file, {"1.weight": torch.zeros(2, 2)})
     with pytest.raises(LabError, match=r"model.safetensors: does not fit the network of .*mine.py:plain"):
-        evaluate(run)
+        evaluate(run, experiment=run.settings.experiment)
 
 
 def test_a_split_must_have_as_many_inputs_as_targets():
@@ -768,7 +768,7 @@ mine = Experiment(data=lambda _: Data(split(), split()), model=lambda: torch.nn.
     torch.manual_seed(2)
     second = train(settings, tmp_path / "b")
     assert first.model_file.read_bytes() == second.model_file.read_bytes()
-    assert evaluate(second)["kept"] == first.summary["kept"]
+    assert evaluate(second, experiment=second.settings.experiment)["kept"] == first.summary["kept"]
 
 
 def test_a_misspelt_layer_is_named_with_what_there_is(tmp_path):

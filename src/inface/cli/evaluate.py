@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import DataFolder, ExperimentFile
+from .options import AcceptChangedFile, DataFolder, ExperimentFile
 
 __all__ = ["evaluate"]
 
@@ -18,6 +18,7 @@ def evaluate(
     *,
     data: DataFolder = None,
     experiment: ExperimentFile = None,
+    accept_changed_file: AcceptChangedFile = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure the saved network of a run again, from its weights and the data.
@@ -33,7 +34,7 @@ def evaluate(
 
     from .tables import print_measured
 
-    measured = measure_again(Run(run), data=data, experiment=experiment)
+    measured = measure_again(Run(run), data=data, experiment=experiment, accept_changed_file=accept_changed_file)
     if as_json:
         typer.echo(json.dumps(measured, indent=1))
     else:

@@ -10,7 +10,7 @@ import typer
 
 from inface.lab.names import FORMATS, Format
 
-from .options import DataFolder, ExperimentFile, number, one_of
+from .options import AcceptChangedFile, DataFolder, ExperimentFile, number, one_of
 
 __all__ = ["export"]
 
@@ -54,6 +54,7 @@ def export(
     ] = None,
     data: DataFolder = None,
     experiment: ExperimentFile = None,
+    accept_changed_file: AcceptChangedFile = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Write the network of a run for others, smaller and faster, and say what it costs: bytes, operations, time, accuracy.
@@ -68,7 +69,16 @@ def export(
     from inface.lab.run import Run
 
     chosen = cast("list[Format]", formats or ["sparse"])
-    exported = export_run(Run(run), out, formats=chosen, keep=keep, half=half, data=data, experiment=experiment)
+    exported = export_run(
+        Run(run),
+        out,
+        formats=chosen,
+        keep=keep,
+        half=half,
+        data=data,
+        experiment=experiment,
+        accept_changed_file=accept_changed_file,
+    )
     if as_json:
         typer.echo(json.dumps(exported.told, indent=1))
         return

@@ -11,7 +11,16 @@ import typer
 
 from inface.lab.names import EXPERIMENTS
 
-__all__ = ["DataFolder", "ExperimentFile", "experiment_names", "number", "one_of", "setting", "whole_number"]
+__all__ = [
+    "AcceptChangedFile",
+    "DataFolder",
+    "ExperimentFile",
+    "experiment_names",
+    "number",
+    "one_of",
+    "setting",
+    "whole_number",
+]
 
 DataFolder = Annotated[
     Path | None,
@@ -24,7 +33,17 @@ DataFolder = Annotated[
 ]
 ExperimentFile = Annotated[
     str | None,
-    typer.Option(help="Where your own experiment is, if its file has moved: path/to/file.py:name.", show_default=False),
+    typer.Option(
+        help="Where your own experiment is, if its file has moved or changed: path/to/file.py:name. Its code runs.",
+        show_default=False,
+    ),
+]
+AcceptChangedFile = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changed-file",
+        help="Import the file that the run names although its SHA-256 is not the one that the run keeps.",
+    ),
 ]
 
 

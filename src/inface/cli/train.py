@@ -10,7 +10,7 @@ import typer
 from inface.lab.errors import ArgumentError
 from inface.lab.names import EXPERIMENTS
 
-from .options import DataFolder, number, setting, whole_number
+from .options import AcceptChangedFile, DataFolder, number, setting, whole_number
 from .settings import (
     BatchSize,
     ConstrainedLr,
@@ -77,6 +77,7 @@ def train(
     data: DataFolder = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in DIR, if there is one.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Throw away the run in DIR, if there is one.")] = False,
+    accept_changed_file: AcceptChangedFile = False,
     checkpoint_seconds: Annotated[
         float, typer.Option(help="How much work a kill may cost.", parser=number, metavar="SECONDS")
     ] = 10.0,
@@ -139,7 +140,12 @@ def train(
 
     base: dict[str, Any] = {}
     if resume and (experiment is None or (out / "config.json").is_file()):
-        base = Run(out).settings.to_dict()
+        named_by = f"inface train FILE:NAME --out {out} --resume"
+        base = (
+            Run(out)
+            .trusted_settings(given["experiment"], accept_changed_file=accept_changed_file, named_by=named_by)
+            .to_dict()
+        )
         given["options"] = {**base["options"], **(given["options"] or {})}
     chosen = {**base, **{key: value for key, value in given.items() if value is not None}}
     if "experiment" not in chosen:
@@ -154,6 +160,7 @@ def train(
             data=data,
             resume=resume,
             overwrite=overwrite,
+            accept_changed_file=accept_changed_file,
             watch=watch,
             checkpoint_seconds=checkpoint_seconds,
         )

@@ -23,6 +23,7 @@ from .errors import ArgumentError
 from .experiment import Data, Experiment, Split
 from .experiments import find, options_of
 from .settings import PRUNED, Settings
+from .sources import source_of
 
 __all__ = [
     "experiment_of",
@@ -50,8 +51,9 @@ def settings_for(experiment: str, **given: Any) -> Settings:
     >>> settings_for("digits").epochs, settings_for("digits", epochs=7).epochs
     (100, 7)
     """
-    defaults = find(experiment, given.get("options")).defaults
-    return Settings.from_dict({**defaults, **given, "experiment": experiment})
+    source = source_of(experiment, given.get("source"))
+    defaults = find(experiment, given.get("options"), source=source).defaults
+    return Settings.from_dict({**defaults, **given, "experiment": experiment, "source": source})
 
 
 def experiment_of(settings: Settings) -> Experiment:
@@ -60,7 +62,7 @@ def experiment_of(settings: Settings) -> Experiment:
     >>> experiment_of(Settings("digits", radius=(3.0,))).sets["fc2.weight"]
     L1Ball(radius=3.0, per='output')
     """
-    experiment = find(settings.experiment, settings.options)
+    experiment = find(settings.experiment, settings.options, source=settings.source)
     experiment.each("constrained-lr", settings.constrained_rates)  # refuses what is not one for all or one for each
     return experiment if settings.radius is None else experiment.with_radii(settings.radius)
 
@@ -73,9 +75,12 @@ def resolve(settings: Settings) -> Settings:
     >>> resolve(Settings("synthetic", options={"edges": "5"})).radius
     (5.0, 5.0)
     """
-    settings = replace(settings, options=options_of(settings.experiment, settings.options))
+    source = source_of(settings.experiment, settings.source)
+    options = options_of(settings.experiment, settings.options, source=source)
     settings = replace(
         settings,
+        source=source,
+        options=options,
         keep=settings.keep if settings.method in PRUNED else None,
         shrinkage=settings.shrinkage if settings.method == "proximal" else None,
         weight_decay=None if settings.frank_wolfe else settings.weight_decay or None,

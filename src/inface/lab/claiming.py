@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import re
 from collections.abc import Iterator
@@ -17,11 +16,12 @@ import torch
 from inface.atomic import remove_partial
 
 from .errors import ArgumentError, LabError, Occupied
-from .files import read_json
+from .files import read_json, write_json
 from .run import FORMAT, Run
 from .settings import Settings
+from .sources import file_in
 
-__all__ = ["claimed", "clear", "config", "digest", "remove_leftovers", "settled"]
+__all__ = ["claimed", "clear", "config", "remove_leftovers", "settled"]
 
 FILES = ("summary.json", "model.safetensors", "checkpoint.safetensors", "metrics.jsonl", "config.json")
 
@@ -49,7 +49,9 @@ def claimed(path: Path) -> Iterator[None]:
             path.rmdir()
 
 
-def settled(path: Path, settings: Settings, *, resume: bool, overwrite: bool) -> tuple[Run | None, Settings]:
+def settled(
+    path: Path, settings: Settings, *, resume: bool, overwrite: bool, accept_changed_file: bool = False
+) -> tuple[Run | None, Settings]:
     """The run to continue, if there is one, with its settings; else none, with those given."""
     found = [name for name in FILES if (path / name).exists()]
     if not found:
@@ -62,9 +64,13 @@ def settled(path: Path, settings: Settings, *, resume: bool, overwrite: bool) ->
     if not resume:
         raise ArgumentError(f"{path}: already holds a run; --resume continues it, --overwrite throws it away")
     previous = Run(path)
-    settings = _same(settings, previous)
+    settings = _same(settings, previous, accept_changed_file)
     remove_leftovers(path)
-    return previous, settings
+    before = previous.config.get("source")
+    if settings.source != before and not previous.finished:
+        earlier = [*previous.config.get("earlier_sources", []), before]
+        write_json(previous.config_file, {**config(settings), "earlier_sources": earlier})
+    return Run(path), settings
 
 
 def clear(path: Path) -> None:
@@ -93,11 +99,11 @@ def _is_of_safetensors(file: Path) -> bool:
 
 
 def config(settings: Settings) -> dict[str, Any]:
-    """What ``config.json`` says: everything needed to run it again."""
+    """What ``config.json`` says of settings that are resolved: everything needed to run it again."""
     return {
         "format": FORMAT,
         **settings.to_dict(),
-        "source": digest(settings.experiment),
+        "source": settings.source,
         "versions": {
             "inface": version("inface"),
             "torch": torch.__version__,
@@ -116,20 +122,16 @@ def _is_ours(file: Path) -> bool:
     return {"format", "experiment", "method"} <= data.keys()
 
 
-def digest(experiment: str) -> str | None:
-    """The SHA-256 of the file that an experiment of one's own is written in."""
-    file = Path(experiment.rpartition(":")[0])
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.suffix == ".py" and file.is_file() else None
-
-
-def _same(settings: Settings, previous: Run) -> Settings:
+def _same(settings: Settings, previous: Run, accept_changed_file: bool) -> Settings:
     """The settings of the run that is there, if they are those asked for; the file of an experiment may have moved."""
-    begun, source = previous.settings, digest(settings.experiment)
-    if source is not None and begun.experiment.rpartition(":")[2] == settings.experiment.rpartition(":")[2]:
-        if previous.config.get("source") != source:
-            file = settings.experiment.rpartition(":")[0]
-            raise ArgumentError(f"{file}: has changed since {previous.path} was begun; --overwrite starts it again")
-        begun = replace(begun, experiment=settings.experiment)
+    begun = previous.settings
+    if settings.source is not None and begun.experiment.rpartition(":")[2] == settings.experiment.rpartition(":")[2]:
+        if begun.source != settings.source and not accept_changed_file:
+            raise ArgumentError(
+                f"{file_in(settings.experiment)}: has changed since {previous.path} was begun; "
+                f"--overwrite starts it again, --accept-changed-file continues it with the file as it is"
+            )
+        begun = replace(begun, experiment=settings.experiment, source=settings.source)
     if settings.threads is None:
         settings = replace(settings, threads=begun.threads)
     for name, wanted in settings.to_dict().items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +18,28 @@ from .settings import Settings
 __all__ = ["evaluate", "measure", "rebuild", "summarise"]
 
 
-def evaluate(run: Run, *, data: str | Path | None = None, experiment: str | None = None) -> dict[str, Any]:
+def evaluate(
+    run: Run, *, data: str | Path | None = None, experiment: str | None = None, accept_changed_file: bool = False
+) -> dict[str, Any]:
     """Measure the saved network of a run again: what ``summary.json`` says of it, from its weights.
 
     Args:
         run: a finished run.
         data: the data folder, if it is not the usual one.
         experiment: where the experiment is to be found, if its file has moved since.
+        accept_changed_file: import the file that the run names although it has changed.
     """
-    settings, found, model = rebuild(run, experiment)
+    settings, found, model = rebuild(run, experiment, accept_changed_file=accept_changed_file)
     with surroundings(settings.threads):
         train_split, split = parts(settings, load_data(found, data))
         return measure(model, found, train_split, split, make_optimizer(settings, found, model))
 
 
-def rebuild(run: Run, experiment: str | None = None) -> tuple[Settings, Experiment, nn.Module]:
-    """The settings, the experiment and the trained network of a run; ``experiment`` as in :func:`evaluate`."""
-    settings = run.settings if experiment is None else replace(run.settings, experiment=experiment)
+def rebuild(
+    run: Run, experiment: str | None = None, *, accept_changed_file: bool = False
+) -> tuple[Settings, Experiment, nn.Module]:
+    """The settings, the experiment and the trained network of a run; arguments as of :func:`evaluate`."""
+    settings = run.trusted_settings(experiment, accept_changed_file=accept_changed_file)
     found = experiment_of(settings)
     with torch.random.fork_rng(devices=[]):
         model = found.model()

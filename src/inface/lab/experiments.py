@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -19,6 +15,7 @@ from .arguments import bind
 from .errors import ArgumentError, suggestion
 from .experiment import Experiment, mean_squared_error
 from .names import EXPERIMENTS, Activation
+from .sources import file_in, load
 
 __all__ = ["BUILT_IN", "cifar10", "digits", "find", "mnist_conv", "mnist_mlp", "options_of", "synthetic"]
 
@@ -95,11 +92,11 @@ BUILT_IN: dict[str, Callable[..., Experiment]] = dict(
 )
 
 
-def find(name: str, options: Mapping[str, Any] | None = None) -> Experiment:
+def find(name: str, options: Mapping[str, Any] | None = None, *, source: str | None = None) -> Experiment:
     """The experiment of a name: a built-in one, or ``path/to/file.py:name``.
 
-    What the name stands for is an :class:`Experiment`, or a function that returns one; then ``options`` are its
-    arguments, as values or as text.
+    What the name stands for is an :class:`Experiment`, or a function of that file that returns one; then ``options`` are
+    its arguments, as values or as text. The file is imported, so its code runs; with ``source``, only if that is its SHA-256.
 
     >>> find("synthetic", {"edges": "5", "activation": "relu"}).sets["fc1.weight"]
     L1Ball(radius=5.0, per='output')
@@ -107,7 +104,7 @@ def find(name: str, options: Mapping[str, Any] | None = None) -> Experiment:
     Traceback (most recent call last):
     inface.lab.errors.ArgumentError: there is no experiment minst-mlp; did you mean mnist-mlp?
     """
-    found = _named(name)
+    found = _named(name, source)
     if isinstance(found, Experiment):
         if options:
             raise ArgumentError(f"{name} has no options, got {', '.join(options)}")
@@ -124,13 +121,13 @@ def find(name: str, options: Mapping[str, Any] | None = None) -> Experiment:
     return experiment
 
 
-def options_of(name: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """All options of an experiment: those given, as values of their kinds, and the others' defaults.
+def options_of(name: str, options: Mapping[str, Any] | None = None, *, source: str | None = None) -> dict[str, Any]:
+    """All options of an experiment: those given, as values of their kinds, and the others' defaults; ``source`` as in find.
 
     >>> options_of("synthetic", {"edges": "5"})
     {'edges': 5, 'snr': 10.0, 'activation': 'sigmoid', 'trial': 0, 'samples': 100000}
     """
-    found = _named(name)
+    found = _named(name, source)
     if isinstance(found, Experiment):
         return {}
     parameters = inspect.signature(found).parameters
@@ -138,16 +135,16 @@ def options_of(name: str, options: Mapping[str, Any] | None = None) -> dict[str,
     return bind(name, found, {**defaults, **(options or {})})
 
 
-def _named(name: str) -> Experiment | Callable[..., Any]:
+def _named(name: str, source: str | None) -> Experiment | Callable[..., Any]:
     if name in BUILT_IN:
         return BUILT_IN[name]
-    file, colon, attribute = name.rpartition(":") if not name.endswith(".py") else (name, ":", "")
-    if not colon or not file.endswith(".py"):
+    file, attribute = file_in(name), "" if name.endswith(".py") else name.rpartition(":")[2]
+    if file is None:
         others = f"; wanted {', '.join(BUILT_IN)}, or path/to/file.py:name"
         raise ArgumentError(f"there is no experiment {name}{suggestion(name, BUILT_IN) or others}")
-    module = _module(Path(file))
+    module = load(file, source)
     found = getattr(module, attribute, None) if attribute else None
-    if isinstance(found, Experiment) or (callable(found) and not isinstance(found, type)):
+    if isinstance(found, Experiment) or (inspect.isfunction(found) and found.__module__ == module.__name__):
         return found
     known = [
         key
@@ -159,28 +156,3 @@ def _named(name: str) -> Experiment | Callable[..., Any]:
     if not attribute:
         raise ArgumentError(f"{file}: say which experiment, {file}:NAME{listed}")
     raise ArgumentError(f"{file}: has no experiment {attribute}{suggestion(attribute, known) or listed}")
-
-
-def _module(file: Path) -> Any:
-    if not file.is_file():
-        raise ArgumentError(f"{file}: there is no such file")
-    path = file.resolve()
-    contents = hashlib.sha256(bytes(path) + path.read_bytes()).hexdigest()
-    key = f"inface_experiment_{path.stem}_{contents[:16]}"  # a file that was edited is another module
-    if key in sys.modules:
-        return sys.modules[key]
-    spec = importlib.util.spec_from_file_location(key, path)
-    if spec is None or spec.loader is None:
-        raise ArgumentError(f"{file}: is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[key] = module
-    paths = list(sys.path)
-    if str(path.parent) not in paths:
-        sys.path.insert(0, str(path.parent))  # what lies beside the file can be imported by it, as when Python runs it
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[key]
-        sys.path[:] = paths
-        raise
-    return module

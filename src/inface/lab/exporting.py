@@ -60,6 +60,7 @@ def export_run(
     half: bool = False,
     data: str | Path | None = None,
     experiment: str | None = None,
+    accept_changed_file: bool = False,
     seconds: float = 1.0,
 ) -> Exported:
     """Write the network of a run for others, and measure what it costs and whether it still does what it did.
@@ -73,6 +74,7 @@ def export_run(
         half: whether values in the sparse file are rounded to float16.
         data: the data folder, if it is not the usual one.
         experiment: where the experiment is to be found, if its file has moved since.
+        accept_changed_file: import the file that the run names although it has changed.
         seconds: how long every form is measured for each size of batch.
     """
     for each in formats:
@@ -80,7 +82,7 @@ def export_run(
             raise ArgumentError(f"format: wanted {', '.join(FORMATS)}, got {each}{suggestion(each, FORMATS)}")
     if keep is not None and not 0 < keep <= 1:
         raise ArgumentError(f"keep: wanted a part of the edges in (0, 1], got {keep:g}")
-    settings, found, model = rebuild(run, experiment)
+    settings, found, model = rebuild(run, experiment, accept_changed_file=accept_changed_file)
     names = constrained(model, found)
     if keep is not None and not names:
         raise ArgumentError(f"keep: {settings.experiment} has no constrained layers whose edges could be kept")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import NoneType
@@ -12,6 +13,7 @@ from torch import Tensor
 from .errors import ArgumentError, LabError
 from .files import read_json, read_lines, read_tensors
 from .settings import Settings
+from .sources import file_in, source_of
 
 __all__ = ["FORMAT", "Run", "runs_in"]
 
@@ -97,11 +99,52 @@ class Run:
     @property
     def settings(self) -> Settings:
         """The settings of the run."""
-        beside = ("format", "source", "versions")
+        beside = ("format", "earlier_sources", "versions")
         try:
             return Settings.from_dict({key: value for key, value in self.config.items() if key not in beside})
         except ArgumentError as error:
             raise LabError(f"{self.config_file}: {error}") from None
+
+    def trusted_settings(
+        self,
+        experiment: str | None = None,
+        *,
+        accept_changed_file: bool = False,
+        named_by: str = "--experiment FILE:NAME",
+    ) -> Settings:
+        """The settings with an experiment whose file may be imported, which runs its code.
+
+        What the caller names as ``experiment`` is the caller's choice. A file that nobody but the folder names must have the
+        SHA-256 that the folder keeps, and lie below the present folder, not in the run's own.
+
+        Args:
+            experiment: ``path/to/file.py:name``, if the folder is not to say which.
+            accept_changed_file: take the file that the folder names as it is, whatever its SHA-256.
+            named_by: how the caller's user names a file, for messages.
+        """
+        settings = self.settings
+        if experiment is not None:
+            return replace(settings, experiment=experiment, source=None)
+        file = file_in(settings.experiment)
+        if file is None:
+            return settings
+        here, place = Path.cwd().resolve(), _resolved(file)
+        if not place.is_relative_to(here):
+            raise ArgumentError(
+                f"{file}: {self.path} names it, and it is outside of the present folder {here}; "
+                f"if its code may run, name it: {named_by}"
+            )
+        if place.is_relative_to(self.path.resolve()):
+            raise ArgumentError(
+                f"{file}: may have come with the folder {self.path}; if its code may run, name it: {named_by}"
+            )
+        found = source_of(settings.experiment)
+        if found != settings.source and not accept_changed_file:
+            raise ArgumentError(
+                f"{file}: has changed since {self.path} was begun: its SHA-256 is {found}, wanted {settings.source}; "
+                f"--accept-changed-file takes it as it is, {named_by} another"
+            )
+        return replace(settings, source=found)
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -137,6 +180,14 @@ class Run:
 
     def _unfinished(self) -> str:
         return f"{self.path}: the run is not finished; inface train --resume --out {self.path} continues it"
+
+
+def _resolved(file: Path) -> Path:
+    """Where a file is, with links and ``..`` followed."""
+    try:
+        return file.resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ArgumentError(f"{file}: cannot be found: {error}") from None
 
 
 def _versioned(path: Path) -> dict[str, Any]:

@@ -52,6 +52,7 @@ class Settings:
         every_gradient: free parameters move on both halves of an iteration with in-face steps, not on the first alone.
         measured_on: the test data; or the validation data, which is then left out of training.
         threads: of torch; by default as many as torch has at the start of the run.
+        source: the SHA-256 of the file of an experiment of one's own; another file is not imported. By default any.
 
     >>> Settings("digits", lr=-1.0)
     Traceback (most recent call last):
@@ -78,6 +79,7 @@ class Settings:
     every_gradient: bool = False
     measured_on: Literal["test", "validation"] = "test"
     threads: int | None = None
+    source: str | None = None
 
     def __post_init__(self) -> None:
         choices: tuple[tuple[str, object, tuple[str, ...]], ...] = (
@@ -106,6 +108,7 @@ class Settings:
             ("batch-size", self.batch_size, _is_count(self.batch_size) and self.batch_size >= 1, "a whole number >= 1"),
             ("seed", self.seed, _is_count(self.seed) and 0 <= self.seed < 2**31, "a whole number in [0, 2^31)"),
             ("every-gradient", self.every_gradient, isinstance(self.every_gradient, bool), "true or false"),
+            ("source", self.source, isinstance(self.source, str | None), "a SHA-256"),
             ("threads", self.threads, _is_count(threads) and 1 <= threads <= 1024, "a whole number from 1 to 1024"),
         )
         facts += tuple(("constrained-lr", rate, _is_rate(rate), "a number > 0") for rate in self.constrained_rates)
@@ -136,12 +139,14 @@ class Settings:
         return given if isinstance(given, tuple) else (given,)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as plain data.
+        """The settings as plain data; without a source, if there is none.
 
         >>> Settings("digits", radius=(1.0, 2.0)).to_dict()["radius"]
         [1.0, 2.0]
         """
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        if self.source is None:
+            del plain["source"]
         return {**plain, "options": dict(self.options)}
 
     @staticmethod

@@ -112,7 +112,10 @@ def evolution(
     for method, cell in zip(methods, wanted, strict=True):
         if found[cell.name]["best"] is None:
             raise LabError(f"{cell.name}: the loss became infinite or not a number with all settings")
-        chosen[method] = replace(Settings.from_dict(found[cell.name]["best"]), measured_on="test")
+        best = Settings.from_dict(found[cell.name]["best"])
+        if best.experiment != "synthetic":  # a file of somebody else could name code to import
+            raise LabError(f"{cell.name}: its settings are of {best.experiment}, wanted synthetic")
+        chosen[method] = replace(best, measured_on="test")
     # Gaps can be compared where learning rates and radii are the same.
     chosen[SAME] = replace(chosen["sfw-if"], method="sfw")
     courses = [CourseTask(who, resolve(settings), out / name / who) for who, settings in chosen.items()]

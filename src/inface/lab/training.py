@@ -55,6 +55,7 @@ def train(
     data: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    accept_changed_file: bool = False,
     watch: Callable[[Record], None] | None = None,
     checkpoint_seconds: float = 10.0,
     samples: Data | None = None,
@@ -68,6 +69,7 @@ def train(
         data: the data folder, if it is not the usual one.
         resume: continue the run that is there, if there is one; its settings must be these.
         overwrite: throw away the run that is there, if there is one.
+        accept_changed_file: continue a run although the file of its experiment has changed since.
         watch: is called with every record that goes into ``metrics.jsonl``, first with ``{"kind": "start", ...}``.
         checkpoint_seconds: how much work a kill may cost.
         samples: the data itself, if somebody has loaded it already.
@@ -87,7 +89,9 @@ def train(
     settings = resolve(settings)
     path = Path(out)
     with claimed(path):
-        previous, settings = settled(path, settings, resume=resume, overwrite=overwrite)
+        previous, settings = settled(
+            path, settings, resume=resume, overwrite=overwrite, accept_changed_file=accept_changed_file
+        )
         if previous and previous.finished:
             previous.checkpoint_file.unlink(missing_ok=True)
             return previous

@@ -42,7 +42,8 @@ _WORDS = {
     "every_gradient": "every gradient",
 }
 # What says nothing about how good a method is: the problem, the trial, the machine, a comment in the user's file.
-_NO_SETTINGS = {"format", "experiment", "options", "method", "measured_on", "seed", "threads", "versions", "source"}
+_NO_SETTINGS = {"format", "experiment", "options", "method", "measured_on", "seed", "threads", "versions"}
+_NO_SETTINGS |= {"source", "earlier_sources"}
 _OF_SETS = {"radius", "constrained_lr", "free_momentum", "in_face", "init", "every_gradient"}
 # What a method does not read, whatever its value.
 _UNUSED = {

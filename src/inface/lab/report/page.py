@@ -115,7 +115,9 @@ def command(run: Run) -> str:
     """
     config = run.config
     words = ["inface", "train", str(config.get("experiment")), "--out", f"{run.path.resolve().name}-again"]
-    for key in (field.name for field in fields(Settings) if field.name not in {"experiment", "options", "measured_on"}):
+    for key in (
+        field.name for field in fields(Settings) if field.name not in {"experiment", "options", "measured_on", "source"}
+    ):
         if key not in READ_BY or config.get("method") in READ_BY[key]:
             words += _flag(key, config.get(key))
     words += ["--validate"] if config.get("measured_on") == "validation" else []

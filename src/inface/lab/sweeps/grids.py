@@ -107,7 +107,10 @@ def applied(base: Settings, point: Mapping[str, Any], layers: int) -> Settings:
     """
     changes: dict[str, Any] = {}
     radii: dict[int, float] = {}
+    known = _known(layers)
     for name, value in point.items():
+        if name not in known:  # of a study, that somebody else may have written
+            raise ArgumentError(f"there is no setting {name} that a sweep tries; wanted one of {', '.join(known)}")
         if name == "smoothness":
             if not (is_number(value) and value > 0):
                 raise ArgumentError(f"smoothness: wanted a number > 0, got {value}")
@@ -181,6 +184,11 @@ def _lines(file: Path) -> list[tuple[Any, Any]]:
     return list(root.value)
 
 
+def _known(layers: int) -> list[str]:
+    """What can be tried with so many constrained layers."""
+    return [*AXES, *(f"radius {layer}" for layer in range(1, layers + 1))]
+
+
 def _are_parts(one: str, other: str) -> bool:
     """Whether two axes are the radii of two layers."""
     return one.startswith("radius ") and other.startswith("radius ")
@@ -190,7 +198,7 @@ def _axis(file: Path, key: Any, node: Any, base: Settings, layers: int) -> list[
     """The values of one line of a grid file, each one that a run could have."""
     import yaml
 
-    known = [*AXES, *(f"radius {layer}" for layer in range(1, layers + 1))]
+    known = _known(layers)
     if key.value not in known:
         guess = suggestion(str(key.value), known) or f"; wanted one of {', '.join(known)}"
         raise _wrong(file, key, f"there is no setting {key.value}{guess}")

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from inface.lab.building import experiment_of
-from inface.lab.claiming import digest
 from inface.lab.errors import ArgumentError
 from inface.lab.experiment import Experiment
 from inface.lab.settings import Settings
+from inface.lab.sources import source_of
 
 from .grids import Grid, applied
 from .study import Direction, Place
@@ -103,8 +103,10 @@ class Plan:
         base = self.base.to_dict() | {"experiment": self.base.experiment.rpartition("/")[2]}
         identity = {
             "inface": version("inface"),
-            "source": digest(self.base.experiment),
-            "base": {key: value for key, value in base.items() if key not in ("threads", "seed", "measured_on")},
+            "source": source_of(self.base.experiment, self.base.source),
+            "base": {
+                key: value for key, value in base.items() if key not in ("threads", "seed", "measured_on", "source")
+            },
             "grid": None if self.grid is None else {key: list(values) for key, values in self.grid.axes.items()},
             "pruning": self.pruning,
             "theta": self.theta,
