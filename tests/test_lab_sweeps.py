@@ -115,6 +115,62 @@ def test_a_grid_file_that_is_none_is_refused(tmp_path, text, words):
         load_grid(file, BASE, 2)
 
 
+def laughs(levels):
+    """Lists of two of the list before: so many lines of text, 2 to so many values."""
+    lists = "".join(f", &a{level} [*a{level - 1}, *a{level - 1}]" for level in range(1, levels))
+    return f"lr: [1, &a0 [1, 2]{lists}]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (laughs(2), r":1: lists in lists, 2 values here; wanted lists of numbers"),
+        ("lr: &a [*a]\n", r":1: \*a: is a part of itself"),
+        ("lr: [&b [1, *b]]\n", r":1: \*b: is a part of itself"),
+        ("lr: &x [1, 2]\nradius: [*x, [*x, *x]]\n", ":2: lists in lists, 2 values here"),
+        ("lr: " + "[" * 5000 + "1" + "]" * 5000, ":1: lists in lists, 4 deep or more; wanted at most 3"),
+        ("lr:\n " + "[" * 90_000, ":2: lists in lists, 4 deep or more"),
+        ("{a: {b: {c: {d: 1}}}}", ":1: lists in lists, 4 deep or more"),
+        ("lr: [" + "9" * 5000 + "]\n", ":1: lr: is not plain YAML"),
+        ("lr: [2001-99-99]\n", ":1: lr: is not plain YAML"),
+        ("# " + "x" * 200_000, r"has 200,002 bytes; wanted at most 200,000"),
+        (
+            "lr: &x [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\nmomentum: *x\nepochs: *x\nseed: *x\nbatch_size: [1, 2]",
+            r"a grid of 20,000 settings; wanted at most 10,000",
+        ),
+        (
+            "\n".join(f"s{axis}: &x{axis} [{', '.join('1' * 50)}]" for axis in range(30)),
+            f"a grid of {50**30:,} settings; wanted at most 10,000",
+        ),
+    ],
+    ids=["twice", "itself", "in itself", "alias", "deep", "unclosed", "maps", "digits", "date", "size", "many", "huge"],
+)
+def test_a_grid_file_that_unfolds_to_too_much_is_refused_with_how_much_it_would_be(tmp_path, text, words):
+    file = tmp_path / "grid.yaml"
+    file.write_text(text)
+    with pytest.raises(ArgumentError, match=f"^{file}:.*{words.removeprefix(chr(58))}"):
+        load_grid(file, BASE, 2)
+
+
+def test_a_thousand_lists_of_two_lists_each_are_refused_at_the_first(tmp_path):
+    (tmp_path / "grid.yaml").write_text(laughs(1000))
+    with pytest.raises(ArgumentError, match="lists in lists"):
+        load_grid(tmp_path / "grid.yaml", BASE, 2)
+
+
+def test_a_list_may_be_said_once_and_meant_twice(tmp_path):
+    (tmp_path / "grid.yaml").write_text("radius 1: &r [1, 5]\nradius 2: *r\nconstrained_lr: [&c [8, 2], 4]\n")
+    assert len(load_grid(tmp_path / "grid.yaml", BASE, 2).points()) == 8
+
+
+def test_no_sweep_tries_more_settings_than_it_can_hold(tmp_path):
+    with pytest.raises(ArgumentError, match=f"a grid of {8 * 5**7:,} settings; wanted at most 10,000"):
+        paper_grid("sfw", 7)
+    for name in ("search", "seeds"):
+        with pytest.raises(ArgumentError, match=f"{name}: wanted at most 10,000, got 1,000,000,000"):
+            plan_in(tmp_path, **{name: 10**9})
+
+
 def test_nothing_is_tried_when_the_grid_is_wrong(tmp_path, capsys):
     (tmp_path / "grid.yaml").write_text("lr: [0.1]\nmomentun: [0.9]\n")
     arguments = ["sweep", "digits", "--out", str(tmp_path / "sweep"), "--grid", str(tmp_path / "grid.yaml")]

@@ -399,7 +399,7 @@ def test_the_exact_gap_is_that_of_brute_force_over_vertices(tmp_path, own, const
     """Definition 2.1, in float64, from the gradient of the whole training set and all vertices of every ball."""
     settings = mine(own, "plain", constrained_lr=constrained_lr, batch_size=100)
     run = train(settings, tmp_path / "run")
-    _, experiment, model = rebuild(run)
+    _, experiment, model = rebuild(run, settings.experiment)
     model.double()
     data = experiment.data(None).train
     nn.functional.cross_entropy(model(data.inputs.double()), data.targets).backward()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from inface.lab.errors import ArgumentError, suggestion
 from inface.lab.names import READ_BY
 from inface.lab.settings import Method, Settings, is_number
 
-__all__ = ["Grid", "applied", "load_grid", "paper_grid", "quick_grid", "search_space", "setting_of"]
+__all__ = ["MOST", "Grid", "applied", "counted", "load_grid", "paper_grid", "quick_grid", "search_space", "setting_of"]
 
 # What a grid may list, beside "radius 1", "radius 2", ... of each constrained layer by itself.
 AXES = (
@@ -35,15 +37,26 @@ AXES = (
 )
 
 
+MOST = 10_000  # settings of a sweep
+MOST_BYTES = 200_000  # of a grid file
+DEPTH = 3  # of a grid file: names, lists of values, values that are lists
+
+
 @dataclass(frozen=True)
 class Grid:
-    """Lists of values; a sweep tries every combination.
+    """Lists of values; a sweep tries every combination, at most 10,000.
 
     >>> len(Grid({"smoothness": [1, 4], "radius 1": [1, 5], "radius 2": [1, 5, 10]}).points())
     12
+    >>> Grid({f"radius {layer}": [1, 5, 10, 50, 100] for layer in range(1, 11)})
+    Traceback (most recent call last):
+    inface.lab.errors.ArgumentError: a grid of 9,765,625 settings; wanted at most 10,000 (--search N draws some of them)
     """
 
     axes: Mapping[str, Sequence[Any]]
+
+    def __post_init__(self) -> None:
+        _check_size(map(len, self.axes.values()))
 
     def points(self) -> list[dict[str, Any]]:
         """Every combination, the last axis fastest."""
@@ -145,6 +158,10 @@ def load_grid(file: Path, base: Settings, layers: int) -> Grid:
     import yaml  # type: ignore[import-untyped]
 
     lines = _lines(file)
+    try:
+        _check_size(len(node.value) for _, node in lines if isinstance(node, yaml.SequenceNode))
+    except ArgumentError as error:
+        raise ArgumentError(f"{file}: {error}") from None
     axes: dict[str, list[Any]] = {}
     for key, node in lines:
         if not isinstance(key, yaml.ScalarNode):
@@ -170,7 +187,11 @@ def _lines(file: Path) -> list[tuple[Any, Any]]:
     import yaml
 
     try:
-        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        if (size := file.stat().st_size) > MOST_BYTES:
+            raise ArgumentError(f"{file}: has {size:,} bytes; wanted at most {MOST_BYTES:,} of a grid file")
+        text = file.read_text(encoding="utf-8")
+        _refuse_unfolding(file, text)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
         raise ArgumentError(f"{file}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -182,6 +203,55 @@ def _lines(file: Path) -> list[tuple[Any, Any]]:
         found = "list" if isinstance(root, yaml.SequenceNode) else "value"
         raise _wrong(file, root, f"{wanted}; got a {found} without a name")
     return list(root.value)
+
+
+def _refuse_unfolding(file: Path, text: str) -> None:
+    """Refuse a grid file with lists in lists in lists, written or by aliases, without unfolding them."""
+    import yaml
+
+    anchors: dict[str, tuple[int, int]] = {}  # how deep that is, and how many values it unfolds to
+    opened: list[
+        tuple[Any, int, int]
+    ] = []  # lists that are not closed: where they begin, their depth and values so far
+
+    def closed(event: Any) -> tuple[Any, int, int]:
+        if not isinstance(event, yaml.AliasEvent):
+            return opened.pop() if isinstance(event, yaml.CollectionEndEvent) else (event, -1, 1)
+        if event.anchor not in anchors:
+            raise _wrong(file, event, f"*{event.anchor}: is a part of itself, or not there")
+        depth, values = anchors[event.anchor]
+        return event, depth - 1, values
+
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            opened.append((event, 0, 0))
+            if len(opened) > DEPTH:
+                raise _wrong(file, event, f"lists in lists, {len(opened)} deep or more; wanted at most {DEPTH}")
+        elif isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
+            begin, inside, values = closed(event)
+            anchors.setdefault(begin.anchor, (inside + 1, values))
+            if len(opened) + inside + 1 > DEPTH:
+                raise _wrong(file, begin, f"lists in lists, {counted(values)} values here; wanted lists of numbers")
+            if opened:
+                outer, deepest, total = opened[-1]
+                opened[-1] = outer, max(deepest, inside + 1), total + values
+
+
+def _check_size(lengths: Iterable[int]) -> None:
+    """Refuse a grid of too many settings; they are counted, not made."""
+    if (size := math.prod(lengths)) > MOST:
+        raise ArgumentError(
+            f"a grid of {counted(size)} settings; wanted at most {MOST:,} (--search N draws some of them)"
+        )
+
+
+def counted(number: int) -> str:
+    """A number with all its digits, if a line can hold them.
+
+    >>> counted(2**40), counted(10**400)
+    ('1,099,511,627,776', 'more than 10^100')
+    """
+    return f"{number:,}" if number <= 10**100 else "more than 10^100"
 
 
 def _known(layers: int) -> list[str]:
@@ -206,26 +276,24 @@ def _axis(file: Path, key: Any, node: Any, base: Settings, layers: int) -> list[
         raise _wrong(file, key, f"{key.value} means nothing to --method {base.method}")
     if not isinstance(node, yaml.SequenceNode) or not node.value:
         raise _wrong(file, key, f"{key.value}: wanted a list of at least one value")
-    values: list[Any] = []
-    settled: list[Settings] = []
+    values: dict[str, Any] = {}  # by the settings of a run with them
     for item in node.value:
         try:
             value = yaml.SafeLoader("").construct_object(item, deep=True)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):  # a date or a number that cannot be is a ValueError
             raise _wrong(file, item, f"{key.value}: is not plain YAML") from None
         value = _as_number(value)  # 1e-3, which YAML takes for a word
-        if value in values:
-            raise _wrong(file, item, f"{key.value}: {value} is there twice")
         try:
-            settings = _settled(base, key.value, value, layers)
+            plain = json.dumps(_settled(base, key.value, value, layers).to_dict(), sort_keys=True, default=str)
         except ArgumentError as error:
             raise _wrong(file, item, str(error)) from None
-        if settings in settled:
-            same = values[settled.index(settings)]
-            raise _wrong(file, item, f"{key.value}: {value} is the same as {same}; wanted one of them")
-        values.append(value)
-        settled.append(settings)
-    return values
+        settings = str(json.loads(plain, parse_int=float))  # 8 is 8.0
+        if settings in values:
+            same = values[settings]
+            told = "there twice" if value == same else f"the same as {same}; wanted one of them"
+            raise _wrong(file, item, f"{key.value}: {value} is {told}")
+        values[settings] = value
+    return list(values.values())
 
 
 def _as_number(value: Any) -> Any:

@@ -14,7 +14,7 @@ from inface.lab.experiment import Experiment
 from inface.lab.settings import Settings
 from inface.lab.sources import source_of
 
-from .grids import Grid, applied
+from .grids import MOST, Grid, applied, counted
 from .study import Direction, Place
 from .trials import Agenda
 
@@ -54,6 +54,9 @@ class Plan:
     also: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        for name, count in (("search", self.search), ("seeds", self.seeds)):
+            if count > MOST:
+                raise ArgumentError(f"{name}: wanted at most {MOST:,}, got {counted(count)}")
         if self.pruning and self.grid is not None and "seed" in self.grid.axes:
             raise ArgumentError(
                 "seed: a setting is judged by all of its seeds, none of them stopped early; wanted --no-pruning"
