@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from inface.lab.errors import LabError
+from inface.text import printable
 
 from . import data, evaluate, experiments, export, report, reproduce, sweep, train
 from .demo import demo
@@ -56,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
         return error.exit_code
     except typer.TyperException as error:
         if message := " ".join(error.format_message().split()):  # a command without arguments has printed its help
-            typer.echo(f"inface: {message}", err=True)
+            typer.echo(f"inface: {printable(message)}", err=True)
         return error.exit_code
     except typer.Abort:
         return 130

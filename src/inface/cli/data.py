@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from inface.lab.errors import LabError
+from inface.text import printable
 
 from .options import DataFolder, one_of
+from .tables import shown
 
 __all__ = ["app"]
 
@@ -35,10 +37,10 @@ def status(data: DataFolder = None) -> None:
         table.add_column(heading)
     sets = look(where)
     for found in sets:
-        table.add_row(found.name, found.state, found.detail)
+        table.add_row(found.name, found.state, shown(found.detail))
     console = Console()
     console.print(table)
-    console.print(f"\nfolder: {where}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"\nfolder: {printable(where)}", soft_wrap=True, highlight=False, markup=False)
     if any(found.state == "damaged" for found in sets):
         raise typer.Exit(1)
 
@@ -86,4 +88,4 @@ def fetch(
     for found in look(where):
         if found.name in wanted and found.state == "damaged":
             raise LabError(f"{found.detail}; delete it and fetch again")
-    typer.echo(f"{', '.join(wanted)}: in {where}")
+    typer.echo(f"{', '.join(wanted)}: in {printable(where)}")

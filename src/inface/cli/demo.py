@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from inface.text import printable
+
 __all__ = ["demo"]
 
 
@@ -32,4 +34,4 @@ def demo(
     runs, page = demonstrate(out, display, trials=trials)
     typer.echo()
     print_comparison(runs)
-    typer.echo(f"\nThe report, with pictures of the first layer: {page.resolve()}")
+    typer.echo(f"\nThe report, with pictures of the first layer: {printable(page.resolve())}")

@@ -12,6 +12,8 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from inface.text import printable
+
 __all__ = ["display"]
 
 Record = dict[str, Any]
@@ -66,7 +68,9 @@ class _Watcher:
         measured = self.epoch.get("metric")
         parts = [f"loss {_number(record.get('loss') if record['kind'] == 'step' else record['train_loss'])}"]
         if measured is not None:
-            parts.append(f"{metric.name} {_number(measured)}{f' {metric.unit}' if metric.unit else ''}")
+            parts.append(
+                f"{printable(metric.name)} {_number(measured)}{f' {printable(metric.unit)}' if metric.unit else ''}"
+            )
         if record.get("smoothed_gap") is not None:
             parts.append(f"gap {_number(record['smoothed_gap'])}")
         percents = [f"{count['percent']:.1f}" for count in self.epoch.get("nonzeros", {}).values()]

@@ -9,6 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from inface.lab.names import FORMATS, Format
+from inface.text import printable
 
 from .options import AcceptChangedFile, DataFolder, ExperimentFile, number, one_of
 
@@ -82,10 +83,11 @@ def export(
     if as_json:
         typer.echo(json.dumps(exported.told, indent=1))
         return
-    typer.echo(f"{exported.costs}\n")
+    typer.echo("\n".join(map(printable, f"{exported.costs}\n".split("\n"))))
     metric = exported.told["metric"]
     values = {key: value for key, value in metric.items() if key not in ("name", "unit", "better")}
     shown = ", ".join(f"{name} {'-' if value is None else f'{value:.4g}'}" for name, value in values.items())
-    typer.echo(f"{metric['name']} ({metric['unit']}): {shown}" if metric["unit"] else f"{metric['name']}: {shown}")
+    told = f"{metric['name']} ({metric['unit']}): {shown}" if metric["unit"] else f"{metric['name']}: {shown}"
+    typer.echo(printable(told))
     for file in exported.files.values():
-        typer.echo(f"written: {file} ({file.stat().st_size:,} bytes)")
+        typer.echo(f"written: {printable(file)} ({file.stat().st_size:,} bytes)")

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from inface.text import printable
+
 if TYPE_CHECKING:
     from inface.lab.tasks import Progress
 
@@ -26,7 +28,7 @@ def one_line() -> Iterator[Callable[[str, bool], None]]:
     console = Console()
     if console.is_terminal:
         with Live(console=console) as live:
-            yield lambda text, _: live.update(Text(text, no_wrap=True, overflow="ellipsis"))
+            yield lambda text, _: live.update(Text(printable(text), no_wrap=True, overflow="ellipsis"))
         return
     last: tuple[str, float] = ("", -QUIET)
 
@@ -34,7 +36,7 @@ def one_line() -> Iterator[Callable[[str, bool], None]]:
         nonlocal last
         now = time.monotonic()
         if (now - last[1] >= QUIET or ended) and text != last[0]:
-            console.print(text, soft_wrap=True, highlight=False, markup=False)
+            console.print(printable(text), soft_wrap=True, highlight=False, markup=False)
             last = (text, now)
 
     yield show

@@ -8,6 +8,8 @@ from typing import Annotated, cast
 
 import typer
 
+from inface.text import printable
+
 from .options import one_of
 
 __all__ = ["report"]
@@ -50,6 +52,6 @@ def report(
     page = write_report(
         [run for folder in runs for run in runs_in(folder)], out, figures=figures, formats=kinds, title=title
     )
-    typer.echo(f"written: {page}")
+    typer.echo(f"written: {printable(page)}")
     if figures:
-        typer.echo(f"pictures: {figures}")
+        typer.echo(f"pictures: {printable(figures)}")

@@ -11,6 +11,7 @@ import typer
 
 from inface.lab.errors import ArgumentError, suggestion
 from inface.lab.names import Activation
+from inface.text import printable
 
 from .options import DataFolder, one_of, whole_number
 
@@ -136,7 +137,7 @@ def _table(
     with named_progress() as show, continued():
         folder = None if data is None else str(data)
         page = make(chosen, out=out, results=results, jobs=jobs, data=folder, show=show)
-    typer.echo(f"written: {page}")
+    typer.echo(f"written: {printable(page)}")
 
 
 Trials = Annotated[
@@ -218,7 +219,7 @@ def figure3(
             jobs=jobs,
             show=show,
         )
-    typer.echo(f"written: {page}")
+    typer.echo(f"written: {printable(page)}")
 
 
 @app.command()
@@ -262,7 +263,7 @@ def _boxes(
             jobs=jobs,
             show=show,
         )
-    typer.echo(f"written: {page}")
+    typer.echo(f"written: {printable(page)}")
 
 
 def _check_counts(**counts: int | None) -> None:

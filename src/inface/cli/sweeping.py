@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from inface.text import printable
+
 from .lines import one_line
-from .tables import print_measured
+from .tables import print_measured, shown
 
 if TYPE_CHECKING:
     from inface.lab.sweeps import Progress
@@ -64,7 +66,7 @@ def print_results(results: dict[str, Any], out: Path) -> None:
         table.add_column(heading)
     for setting in results["ranking"][:5]:
         told = "  ".join(f"{name} {_shown(value)}" for name, value in setting["settings"].items())
-        table.add_row(f"{setting['value']:.4g}", told)
+        table.add_row(f"{setting['value']:.4g}", shown(told))
     console = Console()
     console.print(table)
     finals = iter(results["final"])
@@ -74,7 +76,7 @@ def print_results(results: dict[str, Any], out: Path) -> None:
         else:
             console.print(f"\nfinal run {seed}, on the test data", highlight=False)
             print_measured(next(finals))
-    console.print(f"\nwritten to {out / 'results.json'}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"\nwritten to {printable(out / 'results.json')}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _shown(value: Any) -> str:

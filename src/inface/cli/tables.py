@@ -7,17 +7,19 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from inface.lab.run import Run
+from inface.text import printable
 
-__all__ = ["print_comparison", "print_measured", "print_summary"]
+__all__ = ["print_comparison", "print_measured", "print_summary", "shown"]
 
 
 def print_summary(run: Run) -> None:
     """The final metrics of a run, and where it is."""
     print_measured(run.summary)
     Console().print(
-        f"\n{run.summary['steps']:,} gradients in {run.summary['seconds']:.1f} s, written to {run.path}",
+        f"\n{run.summary['steps']:,} gradients in {run.summary['seconds']:.1f} s, written to {printable(run.path)}",
         soft_wrap=True,
         highlight=False,
         markup=False,
@@ -43,7 +45,7 @@ def print_comparison(runs: Sequence[Run]) -> None:
             _shown(mean) + (" %" if key.startswith("layer:") else "") for key, mean in zip(keys, means, strict=True)
         ]
         bold = [f"[bold]{cell}[/bold]" if key in row.best else cell for key, cell in zip(keys, cells, strict=True)]
-        table.add_row(row.name, *bold)
+        table.add_row(shown(row.name), *bold)
     console = Console()
     console.print(table)
     seeds = max(row.count for row in rows)
@@ -63,7 +65,7 @@ def print_measured(measured: Mapping[str, Any]) -> None:
         layers.add_column(heading, justify="right")
     for name, counted in measured["layers"].items():
         layers.add_row(
-            name,
+            shown(name),
             f"{counted['inputs'] * counted['nodes']:,}",
             f"{counted['percent']:.2f}",
             f"{counted['edges']:.1f}",
@@ -74,8 +76,10 @@ def print_measured(measured: Mapping[str, Any]) -> None:
     kept = Table(box=None, padding=(0, 2, 0, 0))
     kept.add_column("edges kept, %")
     for theta in measured["kept"]:
-        kept.add_column(theta, justify="right")
-    kept.add_row(", ".join(filter(None, (metric["name"], metric["unit"]))), *map(_shown, measured["kept"].values()))
+        kept.add_column(shown(theta), justify="right")
+    kept.add_row(
+        shown(", ".join(filter(None, (metric["name"], metric["unit"])))), *map(_shown, measured["kept"].values())
+    )
     if len(measured["layers"]) > 1 and "kept_together" in measured:  # of older runs it was not measured
         kept.add_row("of these layers together", *map(_shown, measured["kept_together"].values()))
     console = Console()
@@ -85,6 +89,11 @@ def print_measured(measured: Mapping[str, Any]) -> None:
     gap = measured["gap"]
     tail = f"\nloss {_shown(measured['loss'])}"
     console.print(tail + (f", exact modified gap {_shown(gap['exact'])}" if gap else ""), highlight=False)
+
+
+def shown(name: object) -> Text:
+    """A name from a file, as it is: neither control characters nor rich's markup."""
+    return Text(printable(name))
 
 
 def _shown(value: float | None) -> str:

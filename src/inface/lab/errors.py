@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from inface.text import printable
+
 __all__ = ["ArgumentError", "Broken", "Diverged", "LabError", "Occupied", "suggestion"]
 
 
@@ -17,6 +19,9 @@ class LabError(Exception):
     """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return printable(super().__str__())  # names of files may hold anything
 
 
 class ArgumentError(LabError, ValueError):

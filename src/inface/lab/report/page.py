@@ -14,6 +14,7 @@ from typing import Any
 from inface.lab.names import READ_BY
 from inface.lab.run import Run
 from inface.lab.settings import Settings
+from inface.text import printable
 
 from .comparison import Column, Comparison, columns, compare, headline
 from .drawing import Drawing, inline
@@ -173,5 +174,11 @@ def _numbers() -> Iterator[int]:
 def _template() -> Any:
     from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    environment = Environment(
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # markup is a class of its own
+    )
     return environment.from_string(files(__package__).joinpath("page.html.jinja").read_text(encoding="utf-8"))

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from inface.lab.errors import LabError
+from inface.text import printable
 
 from .plan import point_of
 from .trials import counted, is_here, key_in
@@ -63,4 +64,4 @@ def _told(trial: FrozenTrial) -> str:
     shown = ", ".join(
         f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in point.items()
     )
-    return shown or f"the setting {key_in(trial)}"
+    return printable(shown or f"the setting {key_in(trial)}")
