@@ -499,7 +499,7 @@ def test_hostile_names_are_inert(tmp_path):
     ).read_text()
     page = Page(text)
     assert not page.all("script")
-    assert HOSTILE.replace("\x07", "\N{REPLACEMENT CHARACTER}") in page.text
+    assert HOSTILE.replace("\x07", r"\x07") in page.text
     assert all(path.stem.startswith("script-alert-x-y-script-7-7-frac-") for path in (tmp_path / "p").iterdir())
     for svg in (tmp_path / "p").glob("*.svg"):
         ET.parse(svg)  # noqa: S314 - written here
