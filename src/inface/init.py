@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["graph_init_"]
 
-_Conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_Transposed = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_Conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_Transposed)
+
+ALIVE = 0.3  # of the radius: where blocks start that are to be alive
 
 
 def graph_init_(
@@ -24,8 +28,10 @@ def graph_init_(
     groups: Iterable[dict[str, Any]] | FrankWolfe | None = None,
     *,
     generator: torch.Generator | None = None,
+    edges: int = 1,
+    alive: bool = False,
     example: Any = None,
-    scale: float = 1.0,
+    scale: float | None = None,
 ) -> None:
     """Give each node of the constrained layers at least one incoming and one outgoing edge, in place.
 
@@ -34,19 +40,28 @@ def graph_init_(
     boundary. In a convolution an edge is one random entry of a kernel, and a grouped convolution is connected group by
     group (which needs the model: an optimizer alone does not know). Free parameters are left as they are.
 
-    Behind a ReLU a node whose only edge is negative never fires, and has no gradient to recover by: with an ``example``,
-    layers that see no negative inputs get positive edges. And edges as large as the radius allows may make the first
-    losses so large that the steps after them kill many nodes more: a smaller ``scale`` starts inside of the set.
+    Behind a ReLU a node whose only edge is negative never fires, and has no gradient to recover by: half of the nodes of a
+    square layer start dead. There are two ways out. With ``edges=2`` or more every node has edges of both signs. With
+    ``alive=True`` layers that see no negative inputs in an ``example`` get positive edges, and blocks start well inside of
+    their sets: edges as large as the radius allows may make the first losses so large that the steps after them kill
+    many nodes more.
 
     Args:
         model: the network, with ``groups``; or an optimizer, which knows its groups.
         groups: what :func:`inface.param_groups` returned, or an optimizer.
         generator: a CPU generator, for reproducibility on any device.
-        example: a batch of inputs of the model, or a tuple of its arguments.
-        scale: the size of the blocks, as a part of the radius; below 1 not for a simplex, which has no inside.
+        edges: how many edges enter a node at least. With more than one, half of them are of each sign (of an odd number
+            one more of a random sign; in a simplex, or in layers that ``example`` shows to see no negative inputs, all are
+            positive). In a convolution they are different entries of the node's filter.
+        alive: start with nodes that fire: needs an ``example``, and ``scale`` is 0.3 unless it is given (1 in a simplex).
+        example: a batch of inputs of the model, or a tuple of its arguments: layers that see no negative inputs in it get
+            positive edges.
+        scale: the size of the blocks, as a part of the radius, by default 1; below 1 not for a simplex, which has no
+            inside.
 
     Raises:
-        ValueError: for a nuclear or spectral ball, whose points are not made of edges.
+        ValueError: for a nuclear or spectral ball, whose points are not made of edges; or if ``edges`` is not a whole
+            number from 1 to the fan-in of each layer.
 
     >>> import torch, inface
     >>> from inface.sets import L1Ball
@@ -55,20 +70,26 @@ def graph_init_(
     >>> inface.graph_init_(model, groups, generator=torch.Generator().manual_seed(0))
     >>> model.weight.abs().sum(1), (model.weight != 0).sum(0)
     (tensor([2., 2., 2.], grad_fn=<SumBackward1>), tensor([1, 1, 1, 1, 1, 1]))
+    >>> inface.graph_init_(model, groups, edges=4)
+    >>> (model.weight > 0).sum(1), (model.weight < 0).sum(1)
+    (tensor([2, 2, 2]), tensor([2, 2, 2]))
     """
-    if not 0 < scale <= 1:
+    if scale is not None and not 0 < scale <= 1:
         raise ValueError(f"graph_init_: scale must be in (0, 1], got {scale!r}")
+    if isinstance(edges, bool) or not isinstance(edges, Integral) or edges < 1:
+        raise ValueError(f"graph_init_: edges must be a whole number >= 1, got {edges!r}")
+    if alive and example is None:
+        raise TypeError("graph_init_: with alive=True, wanted an example, a batch of inputs of the model")
     if isinstance(model, nn.Module):
         if groups is None:
             raise TypeError("graph_init_: with a model, wanted groups from inface.param_groups, or an optimizer")
-        channels = {
-            id(p): module.groups
+        convolutions = {
+            id(module._parameters.get("weight")): module  # noqa: SLF001 (a parametrised weight is none)
             for module in model.modules()
             if isinstance(module, _Conv)
-            for p in module.parameters(recurse=False)
         }
     else:
-        groups, channels = model, {}
+        groups, convolutions = model, {}
     listed: Iterable[dict[str, Any]] = groups.param_groups if isinstance(groups, torch.optim.Optimizer) else groups
     members = [
         (p, group["set"], name)
@@ -77,14 +98,9 @@ def graph_init_(
         for name, p in _named(group)
         if p.numel()
     ]
-    for _, set_, name in members:
-        if isinstance(set_, NuclearBall | SpectralBall):
-            raise ValueError(
-                f"graph_init_: {name} lives in {set_!r}, whose points are not made of edges; "
-                f"start it from a random matrix with project=True"
-            )
-        if scale < 1 and isinstance(set_, Simplex):
-            raise ValueError(f"graph_init_: {name} lives in {set_!r}, which has no smaller points, got scale {scale:g}")
+    layouts = {id(p): _Layout.of(p, convolutions.get(id(p))) for p, _, _ in members}
+    for p, set_, name in members:
+        _check(name, set_, layouts[id(p)], edges, scale)
     positive: set[int] = set()
     if example is not None:
         if not isinstance(model, nn.Module):
@@ -92,8 +108,22 @@ def graph_init_(
         positive = _behind_activations(model, example)
     with torch.no_grad():
         for p, set_, _ in members:
-            start = _connected(p, set_, channels.get(id(p), 1), generator)
-            p.copy_((start.abs() if id(p) in positive else start) * scale)
+            start = _connected(p, set_, layouts[id(p)], int(edges), generator)
+            size = scale if scale is not None else ALIVE if alive and not isinstance(set_, Simplex) else 1.0
+            p.copy_((start.abs() if id(p) in positive else start) * size)
+
+
+def _check(name: str, set_: Set, layout: _Layout, edges: int, scale: float | None) -> None:
+    """Refuse what a parameter cannot start from."""
+    if isinstance(set_, NuclearBall | SpectralBall):
+        raise ValueError(
+            f"graph_init_: {name} lives in {set_!r}, whose points are not made of edges; "
+            f"start it from a random matrix with project=True"
+        )
+    if scale is not None and scale < 1 and isinstance(set_, Simplex):
+        raise ValueError(f"graph_init_: {name} lives in {set_!r}, which has no smaller points, got scale {scale:g}")
+    if edges > layout.fan_in:
+        raise ValueError(f"graph_init_: {name} has a fan-in of {layout.fan_in}, got edges {edges}")
 
 
 def _behind_activations(model: nn.Module, example: Any) -> set[int]:
@@ -133,18 +163,82 @@ def _named(group: dict[str, Any]) -> list[tuple[str, Tensor]]:
     ]
 
 
-def _connected(p: Tensor, set_: Set, channels: int, generator: torch.Generator | None) -> Tensor:
-    rows, columns = (1, p.numel()) if p.ndim < 2 else (p.shape[0], p.shape[1])
-    kernel = p.numel() // max(1, rows * columns)
-    edges = torch.cat([_cover(rows // channels, columns, generator) for _ in range(channels)])
-    positions = torch.randint(max(1, kernel), (rows, columns, 1), generator=generator)
-    signs = torch.randint(2, (rows, columns), generator=generator) * 2.0 - 1
+class _Layout(NamedTuple):
+    """A parameter as edges from inputs to outputs; each group of a convolution by itself.
+
+    Attributes:
+        groups: how many groups.
+        rows: of each group, along the first dimension.
+        columns: of each group, along the second.
+        kernel: the entries of a kernel: 1 but in a convolution.
+        transposed: whether outputs are columns, not rows.
+    """
+
+    groups: int
+    rows: int
+    columns: int
+    kernel: int
+    transposed: bool
+
+    @staticmethod
+    def of(p: Tensor, convolution: nn.Module | None) -> _Layout:
+        groups = int(getattr(convolution, "groups", 1))
+        rows, columns = (1, p.numel()) if p.ndim < 2 else (p.shape[0], p.shape[1])
+        kernel = p.numel() // (rows * columns)
+        return _Layout(groups, rows // groups, columns, kernel, isinstance(convolution, _Transposed))
+
+    @property
+    def fan_in(self) -> int:
+        return (self.rows if self.transposed else self.columns) * self.kernel
+
+
+def _connected(p: Tensor, set_: Set, layout: _Layout, edges: int, generator: torch.Generator | None) -> Tensor:
+    values = _single(layout, generator) if edges == 1 else _several(layout, edges, generator)
     if isinstance(set_, Simplex):
-        signs = signs.abs()
-    values = torch.zeros(rows, columns, kernel).scatter(2, positions, (signs * edges).unsqueeze(2))
+        values = values.abs()
     blocks = set_.to_blocks(computable(values.reshape(p.shape).to(p)))
     scaled = blocks * spread(set_.r(blocks) / set_.block_norm(blocks), blocks).to(blocks.dtype)
     return set_.from_blocks(scaled, p)
+
+
+def _single(layout: _Layout, generator: torch.Generator | None) -> Tensor:
+    """As few edges as connect everything, each 1 or -1."""
+    groups, rows, columns, kernel, _ = layout
+    edges = torch.cat([_cover(rows, columns, generator) for _ in range(groups)])
+    positions = torch.randint(kernel, (groups * rows, columns, 1), generator=generator)
+    signs = torch.randint(2, (groups * rows, columns), generator=generator) * 2.0 - 1
+    return torch.zeros(groups * rows, columns, kernel).scatter(2, positions, (signs * edges).unsqueeze(2))
+
+
+def _several(layout: _Layout, edges: int, generator: torch.Generator | None) -> Tensor:
+    """At least so many edges into each output and one out of each input; each 1 or -1, and as many of the one as can be."""
+    groups, rows, columns, kernel, transposed = layout
+    outputs, inputs = (columns, rows) if transposed else (rows, columns)
+    parts = []
+    for _ in range(groups):
+        cover = _cover(outputs, inputs, generator).unsqueeze(2)
+        positions = torch.randint(kernel, (outputs, inputs, 1), generator=generator)
+        first = torch.zeros(outputs, inputs, kernel).scatter(2, positions, cover).flatten(1)
+        preferred = (2 * first + torch.rand(first.shape, generator=generator)).topk(edges).indices
+        chosen = first.scatter(1, preferred, 1.0)
+        chosen[chosen != 0] = _halved(chosen.nonzero()[:, 0], generator)
+        part = chosen.view(outputs, inputs, kernel)
+        parts.append(part.transpose(0, 1) if transposed else part)
+    return torch.cat(parts)
+
+
+def _halved(nodes: Tensor, generator: torch.Generator | None) -> Tensor:
+    """A sign for each edge, whose nodes are given in order: half of each node's edges get each, in random places.
+
+    >>> signs = _halved(torch.tensor([0, 0, 0, 0, 1, 1]), None)
+    >>> signs[:4].sum(), signs[4:].sum()
+    (tensor(0.), tensor(0.))
+    """
+    shuffled = (nodes + torch.rand(len(nodes), dtype=torch.float64, generator=generator)).argsort()
+    first = torch.randint(2, (int(nodes[-1]) + 1,), generator=generator)
+    signs = torch.empty(len(nodes))
+    signs[shuffled] = 1 - 2.0 * ((torch.arange(len(nodes)) + first[nodes]) % 2)
+    return signs
 
 
 def _cover(rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
