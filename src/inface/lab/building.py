@@ -42,7 +42,6 @@ __all__ = [
 ]
 
 PRUNED_AT = 0.8  # of the gradients: when prune prunes, and begins to fine-tune
-ALIVE = 0.3  # of the radius: where layers start that are to be alive
 
 
 def settings_for(experiment: str, **given: Any) -> Settings:
@@ -147,9 +146,10 @@ def make_model(settings: Settings, experiment: Experiment, inputs: Tensor | None
         raise ArgumentError(f"{settings.experiment}: {error}") from None
     if settings.frank_wolfe:
         edges = [group for group in groups if not isinstance(group["set"], NuclearBall | SpectralBall)]
-        alive: dict[str, Any] = {"example": None if inputs is None else inputs[:64], "scale": ALIVE}
-        chosen = alive if settings.init == "alive" else {}
-        inface.graph_init_(model, edges, generator=torch.Generator().manual_seed(settings.seed), **chosen)
+        alive = settings.init == "alive"
+        example = inputs[:64] if alive and inputs is not None else None
+        generator = torch.Generator().manual_seed(settings.seed)
+        inface.graph_init_(model, edges, generator=generator, alive=alive, example=example)
     return model
 
 
