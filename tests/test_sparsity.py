@@ -1,8 +1,15 @@
 """Non-zeros and thresholding, as the paper counts and as everybody else does."""
 
+import copy
+import gc
+import io
+import pickle
+import weakref
+
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 import inface
 from inface.sets import L1Ball
@@ -81,3 +88,72 @@ def test_convolutions_count_kernel_entries_as_edges():
         model.weight[0] = 1.0
     layer = nonzeros(model, layers="*").layers["weight"]
     assert (layer.edges, layer.percent) == (8 / 3, pytest.approx(100 / 3))
+
+
+# ---------------------------------------------------------------------- copies and wrappers
+
+
+@pytest.mark.parametrize(
+    ("copied", "prefix"),
+    [
+        (copy.deepcopy, ""),
+        (lambda model: copy.deepcopy(copy.deepcopy(model)), ""),
+        (AveragedModel, "module."),
+        (lambda model: AveragedModel(AveragedModel(model)), "module.module."),
+        (nn.DataParallel, "module."),
+        (lambda model: torch.compile(model, backend="eager"), "_orig_mod."),
+        (lambda model: AveragedModel(torch.compile(model, backend="eager")), "module._orig_mod."),
+    ],
+    ids=["copy", "copy of a copy", "averaged", "averaged twice", "parallel", "compiled", "compiled and averaged"],
+)
+def test_a_copy_or_wrapper_of_a_model_has_the_constrained_layers_of_the_model(model, copied, prefix):
+    inface.FrankWolfe(model, {"0.weight": L1Ball(1.0)}, lr=0.1)
+    other = copied(model)
+    assert list(nonzeros(other).layers) == [f"{prefix}0.weight"]
+    assert nonzeros(other).layers[f"{prefix}0.weight"] == nonzeros(model).layers["0.weight"]
+    kept = hard_threshold(other, 0.125)
+    assert nonzeros(kept).layers[f"{prefix}0.weight"].edges == 0.5
+    assert nonzeros(model).layers["0.weight"].edges == 1.5
+
+
+def test_a_copy_outlives_its_original_and_a_freed_one_is_not_asked(model):
+    opt = inface.FrankWolfe(model, {"0.weight": L1Ball(1.0)}, lr=0.1)
+    averaged = AveragedModel(model)
+    inface.FrankWolfe(model.parameters(), lr=0.1)
+    del opt, model
+    gc.collect()
+    assert list(nonzeros(averaged).layers) == ["module.0.weight"]
+    averaged.update_parameters(nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2)))
+    inface.FrankWolfe(averaged.module.parameters(), lr=0.1)
+    for each in (averaged, copy.deepcopy(averaged)):
+        with pytest.raises(ValueError, match="no parameter of this model is constrained"):
+            nonzeros(each)
+
+
+def test_nothing_of_a_constraint_is_saved(model):
+    def saved(thing):
+        file = io.BytesIO()
+        torch.save(thing, file)
+        return file.getvalue()
+
+    model[1].weight.note = "a user's own"
+    whole, state, parameter = saved(model), saved(model.state_dict()), pickle.dumps(model[1].weight)
+    inface.FrankWolfe(model, {"*.weight": L1Ball(5.0)}, lr=0.1)
+    assert saved(model) == whole
+    assert saved(model.state_dict()) == state
+    assert pickle.dumps(model[1].weight) == parameter
+    loaded = torch.load(io.BytesIO(saved(list(model.parameters()))), weights_only=True)
+    assert torch.equal(loaded[0], model[0].weight)
+    assert loaded[2].note == "a user's own"
+
+
+def test_a_constrained_parameter_is_freed_with_its_last_reference():
+    model = nn.Linear(4, 2)
+    inface.FrankWolfe(model, {"weight": L1Ball(1.0)}, lr=0.1, project=True)
+    weight = weakref.ref(model.weight)
+    gc.disable()
+    try:
+        del model
+        assert weight() is None  # nothing in a circle, which only the garbage collector would find
+    finally:
+        gc.enable()

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from .registry import constrain, set_of
+from .registry import set_of
 
 __all__ = ["LayerNonzeros", "Nonzeros", "hard_threshold", "nonzeros"]
 
@@ -63,7 +63,8 @@ def nonzeros(
         model: the network.
         threshold: an entry counts as zero if its magnitude is below this.
         layers: globs on parameter names, or an optimizer, whose constrained parameters are meant; by default the
-            parameters of this model that a :class:`inface.FrankWolfe` constrains.
+            parameters of this model that a :class:`inface.FrankWolfe` constrains, or of the model that it is a copy of
+            (``copy.deepcopy``, ``torch.optim.swa_utils.AveragedModel``) or wraps (``torch.compile``).
 
     >>> import torch, inface
     >>> from inface.sets import L1Ball
@@ -111,8 +112,6 @@ def hard_threshold(
         raise ValueError(f"hard_threshold: scope must be 'layer' or 'global', got {scope!r}")
     names = list(_chosen(model, layers))
     kept = copy.deepcopy(model)
-    for original, copied in zip(model.parameters(), kept.parameters(), strict=True):
-        constrain(copied, set_of(original))
     parameters = dict(kept.named_parameters())
     chosen = [parameters[name] for name in names]
     for together in [[p] for p in chosen] if scope == "layer" else [chosen]:
