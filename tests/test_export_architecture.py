@@ -547,6 +547,14 @@ def test_layers_that_cannot_be_named_so_are_refused(names):
         Network({"layers": dict.fromkeys(names, LINEAR), "steps": [], "output": {"value": 0}})
 
 
+def test_modules_that_only_hold_others_count_too(monkeypatch):
+    monkeypatch.setattr("inface.export.network.MOST_LAYERS", 7)
+    layers = {"a.b.c": {"kind": "ReLU"}, "a.b.d": {"kind": "ReLU"}, "e.f.g": {"kind": "ReLU"}}
+    Network({"layers": layers, "steps": [], "output": {"value": 0}})
+    with pytest.raises(ValueError, match="layer 'h': wanted at most 7 modules"):
+        Network({"layers": {**layers, "h": {"kind": "ReLU"}}, "steps": [], "output": {"value": 0}})
+
+
 @pytest.mark.parametrize(
     "layer",
     [
@@ -586,6 +594,8 @@ def test_a_layer_that_should_not_be_made_is_refused(layer):
         {"operation": "getitem", "of": [{"value": 0}, {"ellipsis": [1]}]},
         {"operation": "getitem", "of": [{"value": 0}, [[[[[[1]]]]]]]},
         {"operation": ["relu"], "of": [{"value": 0}]},
+        {"operation": "reshape", "of": [{"value": 0}, 1 << 63]},
+        {"operation": "pad", "of": [{"value": 0}, {"tuple": [-(10**30)]}]},
         {"layer": "a", "operation": "relu", "of": [{"value": 0}]},
         3,
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -311,8 +312,8 @@ NUMBER = torch.ones(1)
     ("told", "reason"),
     [
         ({"w": {"shape": [1 << 40], "dtype": "float32", "coding": "gaps8"}}, "would take 4,398,046,511,104 bytes"),
-        ({"w": {"shape": [-1], "dtype": "float32"}}, r"w: shape \[-1\], wanted whole numbers"),
-        ({"w": {"shape": [True], "dtype": "float32"}}, "wanted whole numbers"),
+        ({"w": {"shape": [-1], "dtype": "float32"}}, r"w: shape \[-1\], wanted at most 16 whole numbers"),
+        ({"w": {"shape": [True], "dtype": "float32"}}, "wanted at most 16 whole numbers"),
         ({"w": {"shape": [1], "dtype": "object"}}, "w: dtype object"),
         ({"w": {"shape": [2], "dtype": "float32"}}, "w: 1 values, wanted 2"),
         ({"w": {"shape": [1], "dtype": "int64"}}, "of torch.float32, wanted a list of torch.int64"),
@@ -320,7 +321,13 @@ NUMBER = torch.ones(1)
         ({"w": {"shape": [2], "dtype": "float32", "coding": "gaps8"}}, "gaps that end behind the last of 2"),
         ({"w": {"shape": [9], "dtype": "float32", "coding": "bitmap"}}, "a bitmap of 1 bytes, wanted 2"),
         ({"v": {"shape": [1], "dtype": "float32"}}, "values:v"),
-        ({"w": {"shape": [0, 10**30], "dtype": "float32"}}, "would take"),
+        ({"w": {"shape": [1] * 17, "dtype": "float32"}}, "wanted at most 16 whole numbers"),
+        ({"w": {"shape": [0, 10**30], "dtype": "float32"}}, "wanted at most 16 whole numbers below 2 to the 63"),
+        ({"w": {"shape": [0, 1 << 40], "dtype": "float32"}}, "would take 4,398,046,511,104 bytes"),
+        (
+            {"w": {"shape": [1 << 62] * 16, "dtype": "float32"}},
+            r"bytes, wanted at most 67,108,864 .*; limit=\d+ allows",
+        ),
         ({"w": {"same": "w"}}, "w: the same as w, wanted a tensor of the file"),
         ({"w": {"same": "v"}}, "w: the same as v, wanted a tensor of the file"),
         ({"w": {"same": []}}, "damaged"),
@@ -354,6 +361,169 @@ def test_positions_of_another_kind_are_refused(tmp_path, coding, code):
     path = crafted(tmp_path / "w", {"values:w": torch.ones(2), "positions:w": code}, {"tensors": told})
     with pytest.raises(ValueError, match=r"positions of torch\..* dimensions, wanted a list of torch.uint"):
         load_sparse(path)
+
+
+def test_a_name_that_is_there_twice_is_refused(tmp_path):
+    one = '{"shape":[1],"dtype":"float32"}'
+    save_file({"values:w": NUMBER}, tmp_path / "x", {"inface.sparse": "1", "tensors": f'{{"w":{one},"w":{one}}}'})
+    with pytest.raises(ValueError, match=r"x: is damaged: 'w' is there twice"):
+        load_sparse(tmp_path / "x")
+    entry = '{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
+    header = f'{{"__metadata__":{{}},"x":{entry},"__metadata__":{{"inface.sparse":"1"}}}}'.encode()
+    (tmp_path / "y").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    with pytest.raises(ValueError, match="y: is damaged or not a safetensors file: "):
+        load_sparse(tmp_path / "y")
+
+
+def test_what_is_no_regular_file_is_not_read(tmp_path):
+    for path in ("/dev/zero", tmp_path):
+        with pytest.raises(ValueError, match="cannot be read: is not a regular file"):
+            load_sparse(path)
+
+
+def test_the_limit_is_a_thousand_times_the_file_or_64_mib_and_more_if_it_is_said(tmp_path):
+    assert save_sparse({"w": torch.zeros(1_000_000)}, tmp_path / "small") < 300
+    assert load_sparse(tmp_path / "small")["w"].count_nonzero() == 0
+
+    def zeros(name, noise):
+        told = {"w": {"shape": [9_000_000], "dtype": "float64", "coding": "gaps8"}}
+        stored = {"values:w": torch.zeros(0).double(), "positions:w": torch.zeros(0, dtype=torch.uint8)}
+        stored["noise"] = noise
+        return crafted(tmp_path / name, stored, {"tensors": told})
+
+    wanted = "would take 72,000,000 bytes, wanted at most 67,108,864 .*1,000 times the file.*; limit=72000000 allows"
+    with pytest.raises(ValueError, match=wanted):
+        load_sparse(zeros("sparse", torch.rand(100)))
+    assert load_sparse(tmp_path / "sparse", limit=72_000_000)["w"].shape == (9_000_000,)
+    with pytest.raises(ValueError, match=r"wanted at most 71,999,999 \(limit\)"):
+        load_sparse(tmp_path / "sparse", limit=71_999_999)
+    assert load_sparse(zeros("larger", torch.rand(18_000)))["w"].shape == (9_000_000,)
+
+
+HOSTILE = """
+import json, resource, sys
+import torch
+from safetensors.torch import save_file
+from inface.export import Network, load_network, load_sparse
+
+path = sys.argv[1]
+tensor = {"dtype": "float32", "coding": "gaps8"}
+nothing = {"values:w": torch.zeros(0), "positions:w": torch.zeros(0, dtype=torch.uint8)}
+
+
+def written(shape, architecture=None):
+    told = {"inface.sparse": "1", "tensors": json.dumps({"w": {**tensor, "shape": shape}})}
+    if architecture is not None:
+        told["architecture"] = json.dumps(architecture)
+    save_file(nothing, path, told)
+
+
+def made(steps, layers=()):
+    return {"layers": dict(layers), "steps": steps, "output": {"value": len(steps)}, "unused": ["w"]}
+
+
+def refused(what, *wanted):
+    try:
+        what()
+    except ValueError as error:
+        assert all(each in str(error) for each in wanted) and chr(10) not in str(error), error
+    else:
+        raise AssertionError(f"not refused, wanted {wanted}")
+
+
+def operation(name, *of, **given):
+    return {"operation": name, "of": list(of), "with": given}
+
+
+x, image = {"value": 0}, torch.zeros(1, 1, 8, 8)
+chains = {
+    "cat": [operation("cat", [{"value": k}] * 2) for k in range(60)],
+    "stack": [operation("stack", [{"value": k}] * 100) for k in range(6)],
+    "add": [
+        step
+        for k in range(0, 60, 3)
+        for step in (
+            operation("flatten", {"value": k}),
+            operation("unsqueeze", {"value": k + 1}, 1),
+            operation("add", {"value": k + 1}, {"value": k + 2}),
+        )
+    ],
+    "pad": [operation("pad", x, {"tuple": [1 << 20] * 4})],
+    "interpolate": [operation("interpolate", x, scale_factor=10_000)],
+    "adaptive_avg_pool2d": [operation("adaptive_avg_pool2d", x, 1_000_000)],
+    "max_pool2d": [operation("pad", x, {"tuple": [1000] * 4}), operation("max_pool2d", {"value": 1}, 1000, stride=1)],
+    "avg_pool2d": [operation("pad", x, {"tuple": [1000] * 4}), operation("avg_pool2d", {"value": 1}, 1000, 1)],
+    "split": [operation("pad", x, {"tuple": [0, 1 << 20]}), operation("split", {"value": 1}, 1, 3)],
+    "pow": [operation("pow", 10**9, 10**9)],
+    "mul": [operation("mul", "a", 1 << 40)],
+    "tuple": [operation("mul", {"tuple": [1]}, 1 << 40)],
+    "square": [operation("mul", {"value": k}, {"value": k}) for k in range(1, 90)],
+}
+chains["square"].insert(0, operation("shape", x, 2))
+kinds = {
+    "ZeroPad2d": {"padding": 1 << 20},
+    "Upsample": {"scale_factor": 10000},
+    "AdaptiveMaxPool2d": {"output_size": 1 << 20},
+    "ReplicationPad2d": {"padding": [1 << 16] * 4},
+}
+written([4], made([]))
+free = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (free + (320 << 20),) * 2)
+used = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+resource.setrlimit(resource.RLIMIT_CPU, (int(used) + 60,) * 2)
+
+written([1 << 31])
+refused(lambda: load_sparse(path), path, "would take 8,589,934,592 bytes, wanted at most 67,108,864")
+refused(lambda: load_network(path), path, "would take 8,589,934,592 bytes")
+written([16_000_000])
+assert load_sparse(path)["w"].numel() == 16_000_000
+for name, steps in chains.items():
+    written([4], made(steps))
+    refused(lambda: load_network(path)(image), "step ")
+for kind, given in kinds.items():
+    written([4], made([{"layer": "a", "of": [x]}], {"a": {"kind": kind, **given}}))
+    refused(lambda: load_network(path)(image), "step 0, a: ")
+written([4], made([operation("relu", x)]))
+assert load_network(path)(image).shape == image.shape
+
+# A convolution of zeros, which take no bytes: 3,000 by 3,000 positions of 1,000 by 1,000 products each.
+layer = {"kind": "Conv2d", "in_channels": 1, "out_channels": 1, "kernel_size": 1000, "padding": 2000, "bias": False}
+network = made([{"layer": "a", "of": [x]}], {"a": layer}) | {"unused": []}
+told = {"a.weight": {**tensor, "shape": [1, 1, 1000, 1000]}}
+stored = {key.replace(":w", ":a.weight"): value for key, value in nothing.items()}
+save_file(stored, path, {"inface.sparse": "1", "tensors": json.dumps(told), "architecture": json.dumps(network)})
+refused(lambda: load_network(path)(image), "step 0, a: ", "operations", "wanted at most", "work=")
+print("all refused")
+"""
+
+
+def test_a_small_file_takes_little_memory_and_time_whatever_it_says(tmp_path):
+    arguments = [sys.executable, "-c", HOSTILE, str(tmp_path / "hostile.safetensors")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(arguments, check=False, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (0, "all refused\n"), done.stderr
+
+
+def test_work_that_was_asked_for_is_done(tmp_path):
+    model = nn.Sequential(nn.Upsample(scale_factor=3000))
+    save_sparse(model, tmp_path / "x")
+    inputs = torch.rand(1, 1, 2, 2)
+    with pytest.raises(
+        ValueError, match=r"step 0, 0: for inputs of the shape \(1, 1, 2, 2\) .* work=2302951424 allows"
+    ):
+        load_network(tmp_path / "x")(inputs)
+    assert load_network(tmp_path / "x", work=2302951424)(inputs).shape == (1, 1, 6000, 6000)
+
+
+def test_counting_what_a_pass_takes_calls_no_hook_and_changes_no_statistics(tmp_path):
+    save_sparse(nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3)), tmp_path / "x")
+    network = load_network(tmp_path / "x").train()
+    calls = []
+    network.get_submodule("0").register_forward_hook(lambda *_: calls.append("called"))
+    for _ in range(2):
+        network(torch.randn(2, 1, 8, 8))
+    assert calls == ["called"] * 2
+    assert network.get_submodule("1").num_batches_tracked == 2
 
 
 ODD = st.sampled_from(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +16,16 @@ from torch import Tensor, nn
 from inface.atomic import replacing
 
 from .architecture import Network, describe
+from .bounds import FLOOR, PER_NUMBER
 from .coding import CODINGS, decode, encode
 from .network import unused
 
 __all__ = ["load_network", "load_sparse", "save_dense", "save_sparse"]
 
 FORMAT = "1"
-LIMIT = 1 << 33  # bytes of all tensors once they are dense
+FACTOR = 1000  # bytes of all tensors once they are dense, for each byte of the file
+SMALL = 1 << 26  # and what they may take in any case
+LARGEST = 1 << 63
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 DTYPES = {str(kind).removeprefix("torch."): kind for kind in (*FLOATING, *WHOLE)}
@@ -112,15 +116,19 @@ def save_dense(model: nn.Module, path: str | os.PathLike[str]) -> int:
     return _write(Path(path), parts, {"architecture": told})
 
 
-def load_sparse(path: str | os.PathLike[str], *, limit: int = LIMIT) -> dict[str, Tensor]:
+def load_sparse(path: str | os.PathLike[str], *, limit: int | None = None) -> dict[str, Tensor]:
     """The state dict in a file that :func:`save_sparse` wrote, dense again; names of one tensor have one tensor again.
+
+    Reading takes memory for the tensors, at most half as much again, and at most 100 times the size of the file.
 
     Args:
         path: the file.
-        limit: bytes that its tensors may take once they are dense: a small file can claim to be a large network.
+        limit: bytes that its tensors may take once they are dense, because a small file can claim to be a large network.
+            By default 1000 times the size of the file, and at least 64 MiB: enough for networks that keep one weight in
+            a thousand, and for small ones that keep none.
 
     Raises:
-        ValueError: the file is damaged or is something else; nothing in it is executed.
+        ValueError: the file is damaged, is something else, or would take more than ``limit``; nothing in it is executed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -130,13 +138,13 @@ def load_sparse(path: str | os.PathLike[str], *, limit: int = LIMIT) -> dict[str
     {'weight': tensor([[0.0000, 0.5000],
             [0.0000, 0.0000]])}
     """
-    state, _, sparse = _read(Path(path), limit)
-    if not sparse:
+    contents = _read(Path(path), limit)
+    if not contents.sparse:
         raise ValueError(f"{path}: is not a file of save_sparse; safetensors.torch.load_file gives its tensors")
-    return state
+    return contents.state
 
 
-def load_network(path: str | os.PathLike[str], *, limit: int = LIMIT) -> Network:
+def load_network(path: str | os.PathLike[str], *, limit: int | None = None, work: int | None = None) -> Network:
     """The network in a file of :func:`save_sparse` or :func:`save_dense`, evaluated; its Python class is not needed.
 
     Tensors of the file that the network's ``forward`` does not use are left out.
@@ -144,6 +152,8 @@ def load_network(path: str | os.PathLike[str], *, limit: int = LIMIT) -> Network
     Args:
         path: the file.
         limit: as in :func:`load_sparse`.
+        work: as in :class:`Network`; by default 2**18 operations for each value in the file (of a sparse tensor, those
+            that are not zero), and at least 2**30: a second or so.
 
     Raises:
         ValueError: the file is damaged, is something else, or has no architecture; nothing in it is executed.
@@ -156,11 +166,12 @@ def load_network(path: str | os.PathLike[str], *, limit: int = LIMIT) -> Network
     >>> torch.equal(again(torch.ones(3)), model(torch.ones(3)))
     True
     """
-    state, architecture, _ = _read(Path(path), limit)
+    state, architecture, _, values = _read(Path(path), limit)
     if architecture is None:
         raise ValueError(f"{path}: has no architecture; load_sparse gives its tensors")
     try:
-        return _filled(Network(architecture), state, architecture.get("unused", [])).eval()
+        network = Network(architecture, work=max(FLOOR, PER_NUMBER * values) if work is None else work)
+        return _filled(network, state, architecture.get("unused", [])).eval()
     except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
 
@@ -251,15 +262,33 @@ def _narrow(flat: Tensor, values: Values) -> Tensor:
     return torch.where((narrow == 0) & (flat != 0), smallest, narrow)
 
 
-def _read(path: Path, limit: int) -> tuple[dict[str, Tensor], Any, bool]:
-    """The tensors of a file, its architecture, and whether it is one of :func:`save_sparse`."""
+class _Contents(NamedTuple):
+    """What is in a file.
+
+    Attributes:
+        state: its tensors.
+        architecture: how the network is built, None if it does not say.
+        sparse: whether it is a file of :func:`save_sparse`.
+        values: how many numbers it holds; of a sparse tensor, those that are not zero.
+    """
+
+    state: dict[str, Tensor]
+    architecture: Any
+    sparse: bool
+    values: int
+
+
+def _read(path: Path, limit: int | None) -> _Contents:
+    """The contents of a file, checked before anything is allocated for them."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: cannot be read: is not a regular file")
     try:
         contents = path.read_bytes()
         stored = load(contents)
-        header = json.loads(contents[8 : 8 + int.from_bytes(contents[:8], "little")])
+        header = _parsed(contents[8 : 8 + int.from_bytes(contents[:8], "little")])
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     except (SafetensorError, ValueError, RecursionError, RuntimeError, KeyError, OverflowError) as error:
@@ -268,20 +297,45 @@ def _read(path: Path, limit: int) -> tuple[dict[str, Tensor], Any, bool]:
     version = metadata.get("inface.sparse")
     if version not in (None, FORMAT):
         raise ValueError(f"{path}: is of the format {version!r}, wanted {FORMAT}")
+    values = sum(tensor.numel() for name, tensor in stored.items() if not name.startswith("positions:"))
     try:
-        architecture = json.loads(metadata["architecture"]) if "architecture" in metadata else None
+        architecture = _parsed(metadata["architecture"]) if "architecture" in metadata else None
         if version is None:
-            return stored, architecture, False
-        told = json.loads(metadata["tensors"])
-        _check(told, limit)
+            return _Contents(stored, architecture, sparse=False, values=values)
+        told = _parsed(metadata["tensors"])
+        needed = _needed(told)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path}: is damaged: {' '.join(str(error).split())}") from None
+    allowed = max(SMALL, FACTOR * len(contents)) if limit is None else limit
+    if needed > allowed:
+        why = f"{FACTOR:,} times the file, or 64 MiB" if limit is None else "limit"
+        raise ValueError(
+            f"{path}: its tensors would take {needed:,} bytes, wanted at most {allowed:,} ({why}); "
+            f"limit={needed} allows so many"
+        )
+    try:
         state = {name: _unpacked(each, stored, name) for name, each in told.items() if "same" not in each}
-        return {name: state[each.get("same", name)] for name, each in told.items()}, architecture, True
-    except (ValueError, KeyError, TypeError, RecursionError, RuntimeError, OverflowError) as error:
+        named = {name: state[each.get("same", name)] for name, each in told.items()}
+        return _Contents(named, architecture, sparse=True, values=values)
+    except (ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{path}: is damaged: {' '.join(str(error).split())}") from None
 
 
-def _check(told: Any, limit: int) -> None:
-    """Refuse what cannot be before anything is allocated."""
+def _parsed(text: str | bytes) -> Any:
+    """What a JSON text says; an error if it says something of one name twice."""
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{twice[:200]!r} is there twice")
+    return found
+
+
+def _needed(told: Any) -> int:
+    """How many bytes tensors take once they are dense; an error if that cannot be."""
     if not isinstance(told, dict):
         raise ValueError(f"tensors: wanted an object, got {type(told).__name__}")
     total = 0
@@ -293,15 +347,13 @@ def _check(told: Any, limit: int) -> None:
                 raise ValueError(f"{name}: the same as {each['same']}, wanted a tensor of the file")
             continue
         shape = each["shape"]
-        if not (
-            isinstance(shape, list) and len(shape) <= 16 and all(type(size) is int and size >= 0 for size in shape)
-        ):
-            raise ValueError(f"{name}: shape {shape}, wanted whole numbers")
+        whole = isinstance(shape, list) and all(type(size) is int and 0 <= size < LARGEST for size in shape)
+        if not whole or len(shape) > 16:
+            raise ValueError(f"{name}: shape {str(shape)[:200]}, wanted at most 16 whole numbers below 2 to the 63")
         if each["dtype"] not in DTYPES:
-            raise ValueError(f"{name}: dtype {each['dtype']}, wanted one of {', '.join(DTYPES)}")
+            raise ValueError(f"{name}: dtype {str(each['dtype'])[:200]}, wanted one of {', '.join(DTYPES)}")
         total += math.prod(max(size, 1) for size in shape) * DTYPES[each["dtype"]].itemsize
-    if total > limit:
-        raise ValueError(f"its tensors would take {total:,} bytes, wanted at most {limit:,} (limit)")
+    return total
 
 
 def _unpacked(told: dict[str, Any], stored: Mapping[str, Tensor], name: str) -> Tensor:

@@ -1,6 +1,8 @@
 """A network made of its architecture: of known layers and operations in order, and no code.
 
 Nothing in an architecture is executed, and nothing is allocated for it: a name that is not in the vocabulary is refused.
+Before a forward pass is done for the first time with inputs of a shape, what it would take is counted, and too much of it
+is refused: a few steps of a small file could ask for any amount of memory and time.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from . import bounds
+from .bounds import FLOOR, PER_NUMBER, check_numbers, operations, pieces, without_memory
 from .vocabulary import LAYERS, OPERATIONS, arguments
 
 __all__ = ["Network", "unused"]
 
-MOST_LAYERS = 100_000
+MOST_LAYERS = 100_000  # with the modules that hold them
 MOST_STEPS = 1_000_000
-DEEPEST = 64  # modules inside of modules
+DEEPEST = 32  # modules inside of modules
+MOST_SHAPES = 256  # of inputs that are remembered
 LARGEST = 1 << 31
 
 
@@ -28,6 +33,10 @@ class Network(nn.Module):
 
     Args:
         architecture: what :func:`inface.export.describe` gave, or somebody wrote.
+        work: operations that a forward pass may take, beside 2**18 for each number of its input; by default 2**18 for
+            each parameter, and at least 2**30. One is a multiplication with an addition; a number of a result counts as
+            64. A pass that would take more is refused before it is done. A network whose layers have been replaced by
+            others is not checked.
 
     Raises:
         ValueError: it is not an architecture, or names something that is not known.
@@ -45,8 +54,10 @@ class Network(nn.Module):
 
     # The attributes are private by their names too, because any other name may be that of a layer.
 
-    def __init__(self, architecture: Mapping[str, Any]) -> None:
+    def __init__(self, architecture: Mapping[str, Any], *, work: int | None = None) -> None:
         super().__init__()
+        self.__work = work
+        self.__fitting: set[Any] = set()  # shapes and dtypes of inputs
         layers = _wanted(architecture, "layers", dict, MOST_LAYERS)
         steps = _wanted(architecture, "steps", list, MOST_STEPS)
         self.__steps = [_checked(step, number, layers) for number, step in enumerate(steps)]
@@ -57,6 +68,9 @@ class Network(nn.Module):
         _add(self, layers)
 
     def forward(self, inputs: Tensor) -> Any:
+        # A tracer's stand-in for a tensor has no numbers to spend time on.
+        if type(inputs) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling():
+            self.__check(inputs)
         values: list[Any] = [inputs]
         for step in self.__steps:
             of = [_filled(each, values) for each in step["of"]]
@@ -64,8 +78,53 @@ class Network(nn.Module):
                 values.append(self.get_submodule(step["layer"])(*of))
             else:
                 given = {name: _filled(each, values) for name, each in step["with"].items()}
+                check_numbers(step["operation"], of)
                 values.append(OPERATIONS[step["operation"]](*of, **given))
         return _filled(self.__output, values)
+
+    def __check(self, inputs: Tensor) -> None:
+        """Refuse inputs for which a forward pass would take too much."""
+        kind = (inputs.shape, inputs.dtype)
+        if kind in self.__fitting:
+            return
+        layers = {step["layer"]: self.get_submodule(step["layer"]) for step in self.__steps if "layer" in step}
+        if not all(type(layer) in LAYERS.values() for layer in layers.values()):
+            return
+        work = self.__work
+        if work is None:
+            work = max(FLOOR, PER_NUMBER * sum(p.numel() for p in self.parameters()))
+        allowed = work + PER_NUMBER * inputs.numel()
+        taken = 0
+        values: list[Any] = [torch.empty(inputs.shape, dtype=inputs.dtype, device="meta")]
+        for number, step in enumerate(self.__steps):
+            what: Any = without_memory(layers[step["layer"]]) if "layer" in step else step["operation"]
+            where = f"step {number}, {step.get('layer') or step['operation']}"
+            of = [_filled(each, values) for each in step["of"]]
+            given = {name: _filled(each, values) for name, each in step.get("with", {}).items()}
+            taken += pieces(str(step.get("operation")), of[0] if of else None)
+            if taken <= allowed:
+                values.append(_sized(what, of, given, where))
+                taken += operations(what, of, given, values[-1])
+            if taken > allowed:
+                raise ValueError(
+                    f"{where}: for inputs of the shape {tuple(inputs.shape)} the network would take {taken:,} operations "
+                    f"up to there, wanted at most {allowed:,}; work={taken - PER_NUMBER * inputs.numel()} allows so many"
+                )
+        if len(self.__fitting) >= MOST_SHAPES:
+            self.__fitting.clear()
+        self.__fitting.add(kind)
+
+
+@torch.no_grad()
+def _sized(what: Any, of: Sequence[Any], given: Mapping[str, Any], where: str) -> Any:
+    """The result of a step without its numbers."""
+    try:
+        if isinstance(what, nn.Module):
+            return what.forward(*of)
+        check_numbers(what, of)
+        return OPERATIONS[what](*of, **given)
+    except Exception as error:  # steps check their arguments in many ways
+        raise ValueError(f"{where}: {' '.join(str(error).split())}") from error
 
 
 def unused(network: Network, state: Mapping[str, Tensor]) -> list[str]:
@@ -109,6 +168,8 @@ def _add(network: nn.Module, layers: Mapping[str, Any]) -> None:
             is_last = place + 1 == len(parts)
             if path in (layers if not is_last else made):
                 raise ValueError(f"architecture: layer {name!r}: {path!r} cannot be a layer and hold others")
+            if len(made) >= MOST_LAYERS:
+                raise ValueError(f"architecture: layer {name!r}: wanted at most {MOST_LAYERS:,} modules")
             if path not in made:
                 made[path] = _made(name, layer, layers, made) if is_last else nn.Module()
                 try:
@@ -206,6 +267,10 @@ def _check_argument(argument: Any, before: int, where: str, depth: int = 0) -> N
     if isinstance(argument, list) and depth < 4:
         for each in argument:
             _check_argument(each, before, where, depth + 1)
+    elif isinstance(argument, int) and abs(argument) >= bounds.LARGEST:
+        raise ValueError(
+            f"architecture: {where}: a number of {argument.bit_length()} bits, wanted one below 2 to the 63"
+        )
     elif isinstance(argument, list) or not (argument is None or isinstance(argument, bool | int | float | str)):
         raise ValueError(f"architecture: {where}: {str(argument)[:200]}, wanted numbers and earlier values")
 
