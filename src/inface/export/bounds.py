@@ -21,7 +21,7 @@ __all__ = ["FLOOR", "PER_NUMBER", "check_numbers", "operations", "pieces", "with
 NUMBER = 64  # operations that a number of a result counts for
 PIECE = 4096  # and a tensor that another one is cut into
 FLOOR = 1 << 30  # operations of a forward pass: a second or so, and 64 MB of float32
-PER_NUMBER = 1 << 18  # and so many for every number of the input, or for every value in the file
+PER_NUMBER = 1 << 18  # and so many for every number of the input, and for every sample and value in the file
 LARGEST = 1 << 63
 
 _CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

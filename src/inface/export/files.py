@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from inface.atomic import replacing
 
 from .architecture import Network, describe
-from .bounds import FLOOR, PER_NUMBER
 from .coding import CODINGS, decode, encode
 from .network import unused
 
@@ -152,8 +151,7 @@ def load_network(path: str | os.PathLike[str], *, limit: int | None = None, work
     Args:
         path: the file.
         limit: as in :func:`load_sparse`.
-        work: as in :class:`Network`; by default 2**18 operations for each value in the file (of a sparse tensor, those
-            that are not zero), and at least 2**30: a second or so.
+        work: as in :class:`Network`; the values are those in the file, of a sparse tensor those that are not zero.
 
     Raises:
         ValueError: the file is damaged, is something else, or has no architecture; nothing in it is executed.
@@ -170,7 +168,7 @@ def load_network(path: str | os.PathLike[str], *, limit: int | None = None, work
     if architecture is None:
         raise ValueError(f"{path}: has no architecture; load_sparse gives its tensors")
     try:
-        network = Network(architecture, work=max(FLOOR, PER_NUMBER * values) if work is None else work)
+        network = Network(architecture, work=work, values=values)
         return _filled(network, state, architecture.get("unused", [])).eval()
     except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None

@@ -33,10 +33,11 @@ class Network(nn.Module):
 
     Args:
         architecture: what :func:`inface.export.describe` gave, or somebody wrote.
-        work: operations that a forward pass may take, beside 2**18 for each number of its input; by default 2**18 for
-            each parameter, and at least 2**30. One is a multiplication with an addition; a number of a result counts as
-            64. A pass that would take more is refused before it is done. A network whose layers have been replaced by
-            others is not checked.
+        work: operations that a forward pass may take; one that would take more is refused before it is done. By default
+            2**18 for each number of its input, 2**18 for each sample and value, and at least 2**30. An operation is a
+            multiplication with an addition; a number of a result counts as 64. A network whose layers have been replaced
+            by others is not checked.
+        values: how many numbers somebody has stored for it; by default it is as many as it has parameters.
 
     Raises:
         ValueError: it is not an architecture, or names something that is not known.
@@ -54,9 +55,9 @@ class Network(nn.Module):
 
     # The attributes are private by their names too, because any other name may be that of a layer.
 
-    def __init__(self, architecture: Mapping[str, Any], *, work: int | None = None) -> None:
+    def __init__(self, architecture: Mapping[str, Any], *, work: int | None = None, values: int | None = None) -> None:
         super().__init__()
-        self.__work = work
+        self.__work, self.__values = work, values
         self.__fitting: set[Any] = set()  # shapes and dtypes of inputs
         layers = _wanted(architecture, "layers", dict, MOST_LAYERS)
         steps = _wanted(architecture, "steps", list, MOST_STEPS)
@@ -90,10 +91,9 @@ class Network(nn.Module):
         layers = {step["layer"]: self.get_submodule(step["layer"]) for step in self.__steps if "layer" in step}
         if not all(type(layer) in LAYERS.values() for layer in layers.values()):
             return
-        work = self.__work
-        if work is None:
-            work = max(FLOOR, PER_NUMBER * sum(p.numel() for p in self.parameters()))
-        allowed = work + PER_NUMBER * inputs.numel()
+        count = sum(p.numel() for p in self.parameters()) if self.__values is None else self.__values
+        numbers = inputs.numel() + count * (len(inputs) if inputs.ndim > 1 else 1)
+        allowed = max(FLOOR, PER_NUMBER * numbers) if self.__work is None else self.__work
         taken = 0
         values: list[Any] = [torch.empty(inputs.shape, dtype=inputs.dtype, device="meta")]
         for number, step in enumerate(self.__steps):
@@ -108,7 +108,7 @@ class Network(nn.Module):
             if taken > allowed:
                 raise ValueError(
                     f"{where}: for inputs of the shape {tuple(inputs.shape)} the network would take {taken:,} operations "
-                    f"up to there, wanted at most {allowed:,}; work={taken - PER_NUMBER * inputs.numel()} allows so many"
+                    f"up to there, wanted at most {allowed:,}; work={taken} allows so many"
                 )
         if len(self.__fitting) >= MOST_SHAPES:
             self.__fitting.clear()
