@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from inface.cli.app import run as command
-from inface.export import CostReport, SparseLinear, cost_report, load_network, load_sparse
+from inface.export import CostReport, LayerReport, SparseLinear, Variant, cost_report, load_network, load_sparse
 from inface.export.measuring import latencies, uses
+from inface.export.timing import Timing, measurable, timing
 from inface.lab import Run, Settings, train
 from inface.lab.evaluation import rebuild
 from inface.lab.report import write_report
@@ -93,7 +95,7 @@ def test_an_account_of_another_version_is_named(exported, tmp_path, capsys):
     file = path / "export" / "export.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "format": 1}))
     assert command(["report", str(path), "--out", str(tmp_path / "report.html")]) == 1
-    assert f"{file}: wanted format 2, got 1; export the run again" in capsys.readouterr().err
+    assert f"{file}: wanted format 3, got 1; export the run again" in capsys.readouterr().err
 
 
 def test_a_place_that_cannot_be_written_is_named_before_anything_is_measured(trained, tmp_path, capsys):
@@ -222,4 +224,40 @@ def test_a_network_that_onnx_does_not_know_is_measured_without_it():
 def test_the_slower_of_two_is_found_slower():
     a, b = torch.randn(400, 400), torch.randn(40, 40)
     found = latencies({"large": lambda: a @ a, "small": lambda: b @ b}, seconds=0.05)
-    assert found["large"] > found["small"]
+    assert found["large"].median > found["small"].median
+
+
+def test_a_difference_counts_where_it_is_larger_than_the_spread_of_both():
+    quiet, busy = timing([1.0, 1.01, 1.02, 1.0, 1.01]), timing([1.0, 3.2, 3.2, 1.0, 3.2])
+    assert (quiet.median, round(quiet.spread, 9)) == (1.01, 0.01)
+    assert (busy.median, busy.spread) == (3.2, 2.2)
+    assert not measurable(quiet, busy)  # 3.2 times as fast, says the median of a machine that was busy half of the time
+    assert not measurable(busy, quiet)
+    assert measurable(quiet, timing([0.5, 0.51, 0.52, 0.5, 0.51]))
+    assert not measurable(quiet, quiet)
+    with pytest.raises(ValueError, match="wanted at least 2 rounds, got 1"):
+        timing([1.0])
+
+
+def test_the_tables_say_where_nothing_can_be_measured_and_show_the_spread():
+    def variant(first, second):
+        return Variant(10, 10, 20, 40, 8, 40, {1: Timing(*first), 64: Timing(*second)})
+
+    dense, compact = variant((4e-4, 3e-4), (2e-3, 1e-5)), variant((1.25e-4, 2.8e-4), (1.9e-3, 2e-5))
+    sparse = variant((0.5e-4, 1e-6), (1e-3, 1e-5))
+    layer = LayerReport("fc", "Linear", (2, 5), "sparse", dense, compact, sparse)
+    there = {1: Timing(3e-4, 1e-6), 64: Timing(1e-3, 1e-6)}
+    report = CostReport((layer,), dense, compact, sparse, 9, there, (), 1)
+    rows = {name: cells for name, *cells in report.rows()}
+    assert rows["latency, batch 1"] == [
+        "400.0 us +- 300.0 (1.00)",
+        "125.0 us +- 280.0 (not measurable here)",
+        "50.0 us +- 1.0 (0.12)",
+    ]
+    assert rows["latency, batch 64"] == ["2.00 ms +- 0.01 (1.00)", "1.90 ms +- 0.02 (0.95)", "1.00 ms +- 0.01 (0.50)"]
+    noisy = CostReport((replace(layer, sparse=compact),), dense, compact, compact, 9, {}, (), 1)
+    assert "400.0 ~ 125.0" in noisy.layer_rows()[0]
+    assert "2000.0 > 1900.0" in noisy.layer_rows()[0]
+    assert "~: not measurable here" in str(noisy)
+    assert "~" not in str(report)
+    assert CostReport.from_dict(report.to_dict()) == report

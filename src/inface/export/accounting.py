@@ -19,6 +19,7 @@ from .measuring import Use, counts, gzip_bytes, latencies, uses, weight_bytes
 from .onnx import check_example, onnx_runner, save_onnx
 from .report import CostReport, LayerReport, Variant
 from .sparsifying import layer_choices, sparsify
+from .timing import Timing
 
 __all__ = ["cost_report"]
 
@@ -51,7 +52,7 @@ def cost_report(
         "compact": _Form.of(small, inputs),
         "sparse": _Form.of(sparsify(whole, choices=choices), inputs, written=factored(whole)),
     }
-    times: dict[str, dict[int, float]] = {name: {} for name in (*forms, "onnxruntime")}
+    times: dict[str, dict[int, Timing]] = {name: {} for name in (*forms, "onnxruntime")}
     with tempfile.TemporaryDirectory() as folder:
         there, reason = _onnxruntime(dense, example_input, Path(folder, "dense.onnx"))
         for batch, x in inputs.items():
@@ -102,7 +103,7 @@ class _Form:
         """How it uses its modules in the largest batch."""
         return self.used[max(self.used)]
 
-    def whole(self, seconds: dict[int, float]) -> Variant:
+    def whole(self, seconds: dict[int, Timing]) -> Variant:
         """The network."""
         leaves = [name for name, module in self.model.named_modules() if not list(module.children())]
         return Variant(
@@ -114,7 +115,7 @@ class _Form:
             seconds=seconds,
         )
 
-    def layer(self, name: str, seconds: dict[int, float], *, alone: bool) -> Variant:
+    def layer(self, name: str, seconds: dict[int, Timing], *, alone: bool) -> Variant:
         """One layer, or what has become of it; ``alone``: what it holds is layers of their own."""
         module = self.model.get_submodule(name)
         within = [each for each in self.most if each == name or (not alone and each.startswith(f"{name}."))]
@@ -134,7 +135,7 @@ class _Form:
 
 
 def _layer(name: str, module: nn.Module, kind: str, forms: Mapping[str, _Form], seconds: float) -> LayerReport:
-    times: dict[str, dict[int, float]] = {form: {} for form in forms}
+    times: dict[str, dict[int, Timing]] = {form: {} for form in forms}
     for batch in forms["dense"].used:
         calls = {form: each.used[batch].get(name) for form, each in forms.items()}
         runs = {
@@ -159,7 +160,7 @@ def _calling(call: Callable[..., Any], *arguments: Any, **named: Any) -> Callabl
     return lambda: call(*arguments, **named)
 
 
-def _timed(runs: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
+def _timed(runs: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, Timing]:
     with torch.inference_mode():
         return latencies(runs, seconds=seconds) if runs else {}
 

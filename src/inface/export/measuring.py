@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .sparse_linear import SparseLinear
+from .timing import Timing, timing
 
 __all__ = ["Use", "counts", "gzip_bytes", "latencies", "uses", "weight_bytes"]
 
@@ -116,8 +116,8 @@ def gzip_bytes(contents: bytes) -> int:
     return len(gzip.compress(contents, 6, mtime=0))
 
 
-def latencies(runs: Mapping[str, Callable[[], Any]], *, seconds: float = 1.0) -> dict[str, float]:
-    """The median time of each run, all of them measured in turns so that a busy machine is busy for all.
+def latencies(runs: Mapping[str, Callable[[], Any]], *, seconds: float = 1.0) -> dict[str, Timing]:
+    """The time of each run and its spread, measured in rounds of all of them, so that a busy machine is busy for all.
 
     Args:
         runs: what is measured, by name.
@@ -145,4 +145,4 @@ def latencies(runs: Mapping[str, Callable[[], Any]], *, seconds: float = 1.0) ->
             times[name].append((time.perf_counter() - begun) / inner[name])
         order.append(order.pop(0))  # each begins a round in its turn
         rounds += 1
-    return {name: statistics.median(each) for name, each in times.items()}
+    return {name: timing(each) for name, each in times.items()}

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .timing import Timing, measurable
+
 __all__ = ["CostReport", "LayerReport", "Variant"]
 
 
@@ -22,9 +24,9 @@ class Variant:
         activations: the most bytes that one layer's inputs and outputs take, for the largest batch.
         file: bytes of its file, in the sparse form of what :func:`inface.export.save_sparse` writes; of a layer, those of
             its tensors there.
-        seconds: the median time of a forward pass, for each size of batch; empty for a layer that is not called.
+        seconds: the time of a forward pass and its spread, for each size of batch; empty for a layer that is not called.
 
-    >>> Variant(100, 5, 10, 60, 400, 50, {1: 1e-5}).seconds[1]
+    >>> Variant(100, 5, 10, 60, 400, 50, {1: Timing(1e-5, 1e-7)}).seconds[1].median
     1e-05
     """
 
@@ -34,7 +36,7 @@ class Variant:
     memory: int
     activations: int
     file: int
-    seconds: dict[int, float]
+    seconds: dict[int, Timing]
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class CostReport:
         compact: without what the zeros make superfluous.
         sparse: its sparse layers, where they are faster, in their own format.
         gzip: bytes of the dense file, compressed.
-        onnxruntime: the median time of the dense network there, for each size of batch; empty if it cannot be exported.
+        onnxruntime: the time of the dense network there and its spread, for each size of batch; empty if it cannot be exported.
         left: what could not be made smaller or faster, and why.
         threads: of torch and of onnxruntime.
 
@@ -94,7 +96,7 @@ class CostReport:
     compact: Variant
     sparse: Variant
     gzip: int
-    onnxruntime: dict[int, float]
+    onnxruntime: dict[int, Timing]
     left: tuple[str, ...]
     threads: int
 
@@ -133,6 +135,8 @@ class CostReport:
 
     def __str__(self) -> str:
         lines = [_table(self.layer_heading(), self.layer_rows(), left=4)]
+        if any(" ~ " in cell for row in self.layer_rows() for cell in row):
+            lines += ["~: not measurable here, the times vary by more than they differ"]
         lines += ["", _table(("", "dense", "compact", "sparse"), self.rows())]
         lines += [f"gzip of the dense file: {_bytes(self.gzip)}"]
         lines += [f"left: {each}" for each in self.left]
@@ -153,6 +157,8 @@ class CostReport:
     def layer_rows(self) -> list[tuple[str, ...]]:
         """The table of the layers: of what sparse layers change, first the dense layer's value and then theirs.
 
+        Of times that vary by more than they differ, a ``~`` stands between the two.
+
         >>> import torch
         >>> from torch import nn
         >>> from inface.export import cost_report
@@ -168,13 +174,16 @@ class CostReport:
             cells += [_pair(f"{old.memory / 1e3:.1f}", f"{new.memory / 1e3:.1f}")]
             cells += [_pair(f"{old.file / 1e3:.1f}", f"{new.file / 1e3:.1f}")]
             for batch in self.dense.seconds:
-                times = [f"{1e6 * form.seconds[batch]:.1f}" for form in (old, new) if batch in form.seconds]
-                cells.append(" > ".join(times) if len(times) == 2 else "-")
+                times = [form.seconds[batch] for form in (old, new) if batch in form.seconds]
+                between = " > " if len(times) == 2 and measurable(*times) else " ~ "
+                cells.append(between.join(f"{1e6 * each.median:.1f}" for each in times) if len(times) == 2 else "-")
             rows.append((each.name, each.kind, "x".join(map(str, each.shape)), each.form, *cells))
         return rows
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table of the three forms: what is measured, and each form's value, in brackets to the dense one's.
+
+        Times are medians with their spread; the brackets say so where they vary by more than they differ.
 
         >>> import torch
         >>> from torch import nn
@@ -193,11 +202,11 @@ class CostReport:
         ]
         for batch in self.dense.seconds:
             whole = self.dense.seconds[batch]
-            cells = [f"{_time(each.seconds[batch])} {_ratio(each.seconds[batch], whole)}" for each in variants]
+            others = [_compared(each.seconds[batch], whole) for each in (self.compact, self.sparse)]
+            cells = [f"{_time(whole)} (1.00)", *others]
             rows.append((f"latency, batch {batch}", *cells))
             if batch in self.onnxruntime:
-                there = self.onnxruntime[batch]
-                rows.append(("  in onnxruntime", f"{_time(there)} {_ratio(there, whole)}", "", ""))
+                rows.append(("  in onnxruntime", _compared(self.onnxruntime[batch], whole), "", ""))
         return rows
 
 
@@ -208,8 +217,8 @@ def _forms(data: Mapping[str, Any]) -> dict[str, Variant]:
     }
 
 
-def _by_batch(times: Mapping[str, float]) -> dict[int, float]:
-    return {int(batch): float(seconds) for batch, seconds in times.items()}
+def _by_batch(times: Mapping[str, Any]) -> dict[int, Timing]:
+    return {int(batch): Timing(float(each["median"]), float(each["spread"])) for batch, each in times.items()}
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
@@ -233,8 +242,17 @@ def _bytes(count: int) -> str:
     return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
-def _time(seconds: float) -> str:
-    return f"{1e3 * seconds:.2f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.1f} us"
+def _time(taken: Timing) -> str:
+    """A median with its spread, in one unit."""
+    factor, unit, digits = (1e3, "ms", 2) if taken.median >= 1e-3 else (1e6, "us", 1)
+    return f"{factor * taken.median:.{digits}f} {unit} +- {factor * taken.spread:.{digits}f}"
+
+
+def _compared(taken: Timing, whole: Timing) -> str:
+    """A time, and what part of another one it is, if that can be said."""
+    if not measurable(taken, whole):
+        return f"{_time(taken)} (not measurable here)"
+    return f"{_time(taken)} {_ratio(taken.median, whole.median)}"
 
 
 def _ratio(value: float, whole: float) -> str:

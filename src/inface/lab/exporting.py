@@ -27,7 +27,7 @@ from .run import Run
 
 __all__ = ["FORMAT", "Exported", "export_run"]
 
-FORMAT = 2  # of export.json
+FORMAT = 3  # of export.json
 FILES: dict[Format, str] = {
     "compact": "compact.safetensors",
     "sparse": "sparse.safetensors",
