@@ -271,7 +271,7 @@ def test_lower_is_better_where_the_metric_says_so(tmp_path):
     assert ("kept:5" in sgd.best, "kept:5" in sfw.best) == (False, True)
     assert sfw.text("kept:5") == "0.123"
     assert headline([sgd, sfw]).startswith(
-        "SFW rises to 0.123 MSE with 5 % of its edges (0.1 with all); dense SGD rises to 0.5"
+        "SFW (run sfw) rises to 0.123 MSE with 5 % of its edges (0.1 with all); dense SGD (run sgd) rises to 0.5"
     )
 
 
@@ -293,16 +293,47 @@ def test_columns_are_those_of_the_table(tmp_path):
 
 def test_the_headline_says_who_keeps_and_who_falls(tmp_path):
     text = headline(compare(three(tmp_path)))
-    assert text.startswith("SFW-IF keeps 97.1 % accuracy with 5 % of its edges (98.0 % with all); SFW falls to 93.0 %")
-    assert "dense SGD falls to 81.2 %" in text
+    assert text.startswith(
+        "SFW-IF (run sfw-if) keeps 97.1 % accuracy with 5 % of its edges (98.0 % with all); SFW (run sfw) falls to 93.0 %"
+    )
+    assert "dense SGD (run sgd) falls to 81.2 %" in text
     assert "Edges of at least 0.001 in the constrained layers: SFW-IF 12.5 % and 12.5 %" in text
 
 
 def test_the_headline_is_honest_when_the_dense_network_wins(tmp_path):
     runs = [make_run(tmp_path / m, m, kept={"100": 98.0, "5": v}) for m, v in (("sgd", 97.5), ("sfw-if", 60.0))]
     assert headline(compare(runs)).startswith(
-        "Dense SGD keeps 97.5 % accuracy with 5 % of its edges (98.0 % with all); SFW-IF falls to 60.0 %"
+        "Dense SGD (run sgd) keeps 97.5 % accuracy with 5 % of its edges (98.0 % with all); SFW-IF (run sfw-if) falls to 60.0 %"
     )
+
+
+def test_the_headline_quotes_each_method_by_its_best_run_with_that_share_of_the_edges(tmp_path):
+    pruned = {"prune-10": (0.1, 98.5, 60.0), "prune-5": (0.05, 98.2, 98.1)}
+    runs = [make_run(tmp_path / n, "prune", keep=k, kept={"100": w, "5": v}) for n, (k, w, v) in pruned.items()]
+    text = headline(compare([*runs, make_run(tmp_path / "ours")]))
+    assert text.startswith(
+        "Pruning (run prune-5) keeps 98.1 % accuracy with 5 % of its edges (98.2 % with all); SFW-IF (run ours) keeps 97.1 %"
+    )
+    assert "60.0" not in text
+    assert "With all edges, the best of each method: pruning 98.5 % (run prune-10); SFW-IF 98.0 %" in text
+
+
+def test_the_headline_names_runs_of_the_same_folder_name_by_their_parents(tmp_path):
+    runs = [make_run(tmp_path / f"{method}/{seed}", method, seed=seed) for method in ("sgd", "sfw") for seed in (0, 1)]
+    text = headline(compare(runs))
+    assert text.startswith("SFW (runs sfw/0 and sfw/1) falls to 93.5 ± 0.7 % accuracy")
+    assert "runs a0 and 3 more" in headline(compare([make_run(tmp_path / f"a{seed}", seed=seed) for seed in range(4)]))
+
+
+def test_no_method_wins_a_problem_where_two_print_the_same_number(tmp_path):
+    values = {"a": (90.0, 80.0), "b": (80.04, 80.0), "c": (80.0, 80.04)}
+    runs = [
+        make_run(tmp_path / name / method, method, options={"name": name}, kept={"100": 98.0, "5": value})
+        for name, pair in values.items()
+        for method, value in zip(("sgd", "sfw"), pair, strict=True)
+    ]
+    assert "SGD has the best accuracy in 1 of 3 problems, no method alone in 2." in headline(compare(runs))
+    assert "no method alone has the best accuracy in 2 of 2 problems" in headline(compare(runs[2:]))
 
 
 def test_the_headline_counts_wins_over_several_problems(tmp_path):
@@ -372,7 +403,7 @@ def test_the_page_has_its_table_its_figures_and_its_captions(written):
     page = read(written)
     assert figure_ids(page) == [f"digits-{name}" for name in ("first-layer", "kept", "gap", "nonzeros", "progress")]
     assert len(page.all("figcaption")) == 5
-    assert "SFW-IF keeps 97.1 % accuracy with 5 % of its edges" in page.words
+    assert "SFW-IF (run sfw-if) keeps 97.1 % accuracy with 5 % of its edges" in page.words
     assert "SGD has no gap" in page.words
     assert "thick, its running median over 21 points, about one epoch" in page.words
     assert "How to read this." in page.words
@@ -687,10 +718,10 @@ def test_the_first_layer_is_of_the_setting_that_the_headline_speaks_of(tmp_path)
         make_run(
             tmp_path / f"{lr}",
             lr=lr,
-            kept={"100": whole, "5": 50.0},
+            kept={"100": whole, "5": left},
             weights={"fc1.weight": weight, "fc2.weight": torch.ones(9, 9)},
         )
-        for lr, whole, weight in ((0.1, 90.0, many), (0.2, 95.0, few), (0.4, 80.0, many))
+        for lr, whole, left, weight in ((0.1, 99.0, 50.0, many), (0.2, 95.0, 60.0, few), (0.4, 80.0, 40.0, many))
     ]
     runs.append(make_run(tmp_path / "sgd", "sgd"))
     page = read(write_report(runs, tmp_path / "r.html"))
@@ -700,7 +731,7 @@ def test_the_first_layer_is_of_the_setting_that_the_headline_speaks_of(tmp_path)
         "SGD: 15.9 of 16 edges per node",
         "SFW-IF, lr 0.2: 1 of 16 edges per node",
     ]
-    assert "the setting of each method that is best with all its edges" in page.words
+    assert "the setting of each method that is best with 5 % of its edges" in page.words
 
 
 def test_filters_of_a_convolution_are_drawn_where_no_layer_sees_the_whole_image(tmp_path):

@@ -13,7 +13,7 @@ from inface.lab.run import Run
 
 from .groups import Group, Measure, grouped, mapping, measure, method_name, number
 
-__all__ = ["Column", "Comparison", "Spread", "best_first", "columns", "compare", "headline"]
+__all__ = ["Column", "Comparison", "Spread", "best_first", "columns", "compare", "headline", "share"]
 
 
 class Spread(NamedTuple):
@@ -164,27 +164,44 @@ def columns(rows: Sequence[Comparison]) -> list[Column]:
 
 
 def headline(rows: Sequence[Comparison]) -> str:
-    """What the table says, in a sentence or two, whoever wins; of rows of one experiment."""
+    """What the table says, in a sentence or two, whoever wins; of rows of one experiment.
+
+    Every method stands there with the row that is best with the very share of the edges that is spoken of, and by name.
+
+    >>> headline([])
+    'No run is finished.'
+    """
     problems = list(dict.fromkeys(row.problem for row in rows))
     if not problems:
         return "No run is finished."
-    theta = next((t for t in (5, 10, 25, 2, 1, 50, 100) if all(row.kept.get(t) for row in rows)), None)
+    theta = share(rows)
     if theta is None:
         return "Not every run has its results."
     if len(problems) == 1:
         return _story(rows, theta)
-    winners = [_ranked([row for row in rows if row.problem == problem], theta)[0].name for problem in problems]
+    winners = [_winner([row for row in rows if row.problem == problem], theta) for problem in problems]
     metric = rows[0].metric.name
-    counts = sorted({name: winners.count(name) for name in winners}.items(), key=lambda item: -item[1])
+    wins = {name: winners.count(name) for name in winners if name is not None}
+    counts = sorted(wins.items(), key=lambda item: -item[1])
+    counts += [("no method alone", winners.count(None))] if None in winners else []
     parts = [f"{name} has the best {metric} in {count} of {len(problems)} problems" for name, count in counts[:1]]
     parts += [f"{name} in {count}" for name, count in counts[1:]]
     return f"With {theta} % of the edges in each constrained layer, {', '.join(parts)}."
 
 
-def best_first(rows: Sequence[Comparison], theta: int = 100) -> list[Comparison]:
+def share(rows: Sequence[Comparison]) -> int | None:
+    """The percentage of the edges that the headline speaks of: 5 %, or the nearest that every row has a value for.
+
+    >>> share([]) is None
+    True
+    """
+    return next((t for t in (5, 10, 25, 2, 1, 50, 100) if rows and all(row.kept.get(t) for row in rows)), None)
+
+
+def best_first(rows: Sequence[Comparison], theta: int) -> list[Comparison]:
     """Rows of one problem by their metric with theta % of the edges.
 
-    >>> best_first([])
+    >>> best_first([], theta=5)
     []
     """
 
@@ -243,39 +260,77 @@ def _same_set(rows: Sequence[Comparison]) -> bool:
 
 
 def _ranked(rows: Sequence[Comparison], theta: int) -> list[Comparison]:
-    """The best row of each method with all edges, the best with theta % of them first."""
-    methods = dict.fromkeys(row.method for row in rows)
-    best = [best_first([row for row in rows if row.method == method])[0] for method in methods]
-    return best_first(best, theta)
+    """The row of each method that is best with theta % of its edges; the best of them first."""
+    ranked = best_first(rows, theta)
+    return [row for index, row in enumerate(ranked) if row.method not in {better.method for better in ranked[:index]}]
+
+
+def _winner(rows: Sequence[Comparison], theta: int) -> str | None:
+    """The method whose printed value with theta % of the edges is better than that of any other."""
+    ranked = _ranked(rows, theta)
+    shown = [row.text(f"kept:{theta}").partition(" ")[0] for row in ranked]
+    return None if shown[1:2] == shown[:1] else ranked[0].name
 
 
 def _story(rows: Sequence[Comparison], theta: int) -> str:
-    ranked = _ranked(rows, theta)
-    kept = "; ".join(_part(row, theta, first=row is ranked[0]) for row in ranked)
-    kept = kept[:1].upper() + kept[1:]
-    chosen = ", the best setting of each method" if len(rows) > len(ranked) else ""
+    ranked, tail = _ranked(rows, theta), _tail(rows)
+    chosen = ", the best setting of each method there" if len(rows) > len(ranked) else ""
+    sentences = ["; ".join(_part(row, theta, tail, first=row is ranked[0]) for row in ranked) + chosen]
+    whole = _ranked(rows, 100)
+    if theta != 100 and {id(row) for row in whole} != {id(row) for row in ranked}:
+        told = "; ".join(f"{_dense(row)} {_value(row, 100)} ({_runs(row, tail)})" for row in whole)
+        sentences.append(f"with all edges, the best of each method: {told}")
     sparse = [row for row in ranked if any(row.layers.values())]
-    if not sparse or theta == 100:
-        return f"{kept}{chosen}."
-    found = "; ".join(f"{row.name} {_percentages(row)}" for row in sparse)
-    return f"{kept}{chosen}. Edges of at least 0.001 in the constrained layers: {found}."
+    if sparse and theta != 100:
+        found = "; ".join(f"{row.name} {_percentages(row)}" for row in sparse)
+        sentences.append(f"edges of at least 0.001 in the constrained layers: {found}")
+    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences)
 
 
-def _part(row: Comparison, theta: int, *, first: bool) -> str:
-    """``SFW-IF keeps 97.1 % accuracy with 5 % of its edges (97.2 % with all)``."""
+def _part(row: Comparison, theta: int, tail: int, *, first: bool) -> str:
+    """``SFW-IF (run if-5) keeps 97.1 % accuracy with 5 % of its edges (97.2 % with all)``."""
     left, whole = row.kept[theta], row.kept.get(100)
-    name = f"dense {row.name}" if row.method == "sgd" else row.name
+    who = f"{_dense(row)} ({_runs(row, tail)})"
     noun = f" {row.metric.name}" if first else ""
     edges = f" with {theta} % of its edges" if first and theta < 100 else ""
-    value = "" if left is None else row.metric.text(left.mean)
     if left is None or whole is None or theta == 100:
-        return f"{name} has {value}{noun}{edges}"
+        return f"{who} has {_value(row, theta)}{noun}{edges}"
     close = 1.0 if row.metric.unit == "%" else 0.05 * abs(whole.mean)
     change = left.mean - whole.mean
     verb = "keeps" if abs(change) <= close else "falls to" if change < 0 else "rises to"
-    return f"{name} {verb} {value}{noun}{edges} ({row.metric.text(whole.mean)} with all)"
+    return f"{who} {verb} {_value(row, theta)}{noun}{edges} ({_value(row, 100)} with all)"
+
+
+def _dense(row: Comparison) -> str:
+    return f"dense {row.name}" if row.method == "sgd" else row.name
+
+
+def _value(row: Comparison, theta: int) -> str:
+    """The metric with theta % of the edges: ``97.1 %``, of several runs ``97.1 ± 0.3 %``."""
+    return f"{row.text(f'kept:{theta}')} {row.metric.unit}".rstrip()
+
+
+def _tail(rows: Sequence[Comparison]) -> int:
+    """How many names at the end of their paths tell all runs of these rows apart."""
+    paths = [run.path.resolve().parts for row in rows for run in row.runs]
+    longest = max(len(parts) for parts in paths)
+    return next(n for n in range(1, longest + 1) if len({parts[-n:] for parts in paths}) == len(paths))
+
+
+def _runs(row: Comparison, tail: int) -> str:
+    """``run if-5``, or ``runs if-0, if-1 and if-2``."""
+    names = ["/".join(run.path.resolve().parts[-tail:]) for run in row.runs]
+    told = names if len(names) < 4 else [names[0], f"{len(names) - 1} more"]
+    return f"run{'s' if len(names) > 1 else ''} {_listed(told)}"
 
 
 def _percentages(row: Comparison) -> str:
-    found = [f"{value.mean:.1f} %" for value in row.layers.values() if value]
-    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+    return _listed([f"{value.mean:.1f} %" for value in row.layers.values() if value])
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """
+    >>> _listed(["a"]), _listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([", ".join(parts[:-1]), *parts[-1:]] if len(parts) > 1 else parts)

@@ -13,7 +13,7 @@ from torch import Tensor
 from inface.lab.measuring import THRESHOLD, edges_per_node
 from inface.lab.run import Run
 
-from .comparison import Comparison, best_first
+from .comparison import Comparison, best_first, share
 from .drawing import Drawing, Panel, plain
 from .groups import mapping
 from .palette import NEGATIVE, POSITIVE
@@ -35,9 +35,10 @@ class _Picture:
 
 
 def first_layer(rows: Sequence[Comparison]) -> Drawing | None:
-    """One panel for each method, of the best of its settings: the same number of nodes, each the image of its weights."""
+    """One panel for each method, of the setting that the headline speaks of: as many nodes, each the image of its weights."""
     methods = dict.fromkeys(row.method for row in rows)
-    pictures = [found for method in methods if (found := _picture([row for row in rows if row.method == method]))]
+    theta = share(rows) or 100
+    pictures = [found for method in methods if (found := _picture([r for r in rows if r.method == method], theta))]
     if not pictures:
         return None
     nodes = min(len(picture.images) for picture in pictures)
@@ -53,7 +54,11 @@ def first_layer(rows: Sequence[Comparison]) -> Drawing | None:
         "from that pixel of the input: orange positive, blue negative, stronger where larger, up to the ends of the "
         "scale. Edges with |w| ≥ 0.001 are counted, on average over all nodes of the layer; smaller ones that are not "
         "exactly zero are drawn faintly, and where an edge is exactly zero the tile is empty."
-        + (" Drawn is the setting of each method that is best with all its edges." if chosen else "")
+        + (
+            f" Drawn is the setting of each method that is best with {'all' if theta == 100 else f'{theta} % of'} its edges."
+            if chosen
+            else ""
+        )
         + (" Of several runs, the first is drawn." if any(picture.row.count > 1 for picture in pictures) else "")
         + (
             " Weights are summed over the channels of the input."
@@ -69,10 +74,10 @@ def first_layer(rows: Sequence[Comparison]) -> Drawing | None:
     return Drawing("first-layer", "What the first layer looks at", caption, panels, (), len(panels))
 
 
-def _picture(rows: Sequence[Comparison]) -> _Picture | None:
-    """Of the best row of the first problem that has one."""
+def _picture(rows: Sequence[Comparison], theta: int) -> _Picture | None:
+    """Of the row of the first problem that is best with theta % of its edges, if it has one."""
     for problem in dict.fromkeys(row.problem for row in rows):
-        for row in best_first([row for row in rows if row.problem == problem]):
+        for row in best_first([row for row in rows if row.problem == problem], theta):
             for run in row.runs:
                 if (layer := _layer(run)) is not None:
                     return _Picture(row, *layer)
