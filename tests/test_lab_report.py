@@ -580,9 +580,21 @@ def test_a_run_that_has_just_started_is_only_mentioned(tmp_path):
 def test_each_experiment_has_its_section(tmp_path):
     runs = [*three(tmp_path / "a"), *three(tmp_path / "b", experiment="my/nets.py:deep")]
     page = read(write_report(runs, tmp_path / "r.html"))
-    assert [section["id"] for section in page.all("section")] == ["digits", "my-nets-py-deep"]
+    assert [section["id"] for section in page.all("section")] == ["digits", "deep"]
     assert len(page.all("table")) == 2
-    assert "my-nets-py-deep-kept" in figure_ids(page)
+    assert "deep-kept" in figure_ids(page)
+
+
+def test_the_title_is_the_name_of_the_experiment_and_not_its_path(tmp_path):
+    def title(*experiments):
+        runs = [make_run(tmp_path / name.replace("/", "-"), "sgd", experiment=name) for name in experiments]
+        text = write_report(runs, tmp_path / "r.html").read_text()
+        return re.search("<title>(.*)</title>", text)[1], re.search("<h1>(.*)</h1>", text)[1]
+
+    assert title("/home/me/nets.py:deep") == ("Sparse training: deep",) * 2
+    assert title("/home/me/old/nets.py:net", "/home/me/new/nets.py:net", "digits")[0] == (
+        "Sparse training: old/nets.py:net, new/nets.py:net, digits"
+    )
 
 
 def test_nulls_everywhere_do_not_break_a_page(tmp_path):

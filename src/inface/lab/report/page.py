@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
@@ -79,8 +80,8 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     """One section for each experiment, in the order in which they come."""
     groups = grouped(runs)
     found: list[Section] = []
-    for name in dict.fromkeys(group.experiment for group in groups):
-        members = [group for group in groups if group.experiment == name]
+    for experiment, name in _names([group.experiment for group in groups]).items():
+        members = [group for group in groups if group.experiment == experiment]
         rows = compare(_runs(members))
         slug = _slug(name, {section.slug for section in found})
         drawings = figures(members, rows, slug)
@@ -150,6 +151,30 @@ def _versions(run: Run) -> str:
 
 def _runs(groups: Sequence[Group]) -> list[Run]:
     return [run for group in groups for run in group.runs]
+
+
+def _names(experiments: Iterable[str]) -> dict[str, str]:
+    """What experiments are called: without the file they are in, or as much of its path as tells them apart.
+
+    >>> _names(["digits", "/home/me/nets.py:deep", "/home/me/nets.py:wide", "/home/you/nets.py:wide"]).values()
+    dict_values(['digits', 'deep', 'me/nets.py:wide', 'you/nets.py:wide'])
+    """
+    forms = {experiment: _forms(experiment) for experiment in experiments}
+    counts = Counter(form for own in forms.values() for form in own)
+    return {experiment: next((form for form in own if counts[form] == 1), own[-1]) for experiment, own in forms.items()}
+
+
+def _forms(experiment: str) -> list[str]:
+    """The names of an experiment, short to long.
+
+    >>> _forms("nets/mine.py:deep"), _forms("digits")
+    (['deep', 'mine.py:deep', 'nets/mine.py:deep'], ['digits'])
+    """
+    file, _, name = experiment.rpartition(":")
+    if not name or not file.endswith(".py"):
+        return [experiment]
+    parts = file.split("/")
+    return [name, *("/".join(parts[start:]) + f":{name}" for start in reversed(range(len(parts))))]
 
 
 def _slug(name: str, taken: set[str]) -> str:
