@@ -116,9 +116,9 @@ def test_every_figure_is_there_and_can_be_seen(opened):
     page = opened()
     figures = page.locator("figure")
     names = figures.evaluate_all("all => all.map(figure => figure.id)")
-    expected = ["first-layer", "kept", "gap", "nonzeros", "progress", "trials"]
+    expected = ["edges", "kept", "first-layer", "gap", "nonzeros", "progress", "trials"]
     assert [name for name in names if name.startswith("digits")] == [f"digits-{name}" for name in expected]
-    assert len(names) == len(expected) + 5
+    assert len(names) == len(expected) + 6
     for index in range(figures.count()):
         figure = figures.nth(index)
         assert figure.is_visible()

@@ -15,12 +15,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from PIL import Image
 from safetensors.torch import save_file
 
 from inface.lab.errors import ArgumentError, LabError
 from inface.lab.report import Spread, columns, compare, headline, write_report
 from inface.lab.report.drawing import plain
+from inface.lab.report.edges import edges_left
+from inface.lab.report.groups import grouped, measure
 from inface.lab.report.page import command
 from inface.lab.run import Run
 
@@ -401,8 +404,9 @@ def written(tmp_path_factory):
 
 def test_the_page_has_its_table_its_figures_and_its_captions(written):
     page = read(written)
-    assert figure_ids(page) == [f"digits-{name}" for name in ("first-layer", "kept", "gap", "nonzeros", "progress")]
-    assert len(page.all("figcaption")) == 5
+    names = ("edges", "kept", "first-layer", "gap", "nonzeros", "progress")
+    assert figure_ids(page) == [f"digits-{name}" for name in names]
+    assert len(page.all("figcaption")) == 6
     assert "SFW-IF (run sfw-if) keeps 97.1 % accuracy with 5 % of its edges" in page.words
     assert "SGD has no gap" in page.words
     assert "thick, its running median over 21 points, about one epoch" in page.words
@@ -461,7 +465,7 @@ def test_the_same_runs_give_the_same_bytes_whatever_the_users_style_is(written, 
 
 def test_pictures_are_files_of_the_formats_asked_for(written):
     folder = written.parent / "figures"
-    names = ("first-layer", "gap", "kept", "nonzeros", "progress")
+    names = ("edges", "first-layer", "gap", "kept", "nonzeros", "progress")
     assert sorted(path.name for path in folder.iterdir()) == [
         f"digits-{name}.{kind}" for name in names for kind in ("png", "svg")
     ]
@@ -548,7 +552,7 @@ def test_a_style_cannot_be_ended_by_a_name(tmp_path):
 
 def test_one_run_alone_makes_a_report(tmp_path):
     page = read(write_report([make_run(tmp_path / "a", "sgd", image=None)], tmp_path / "r.html"))
-    assert figure_ids(page) == ["digits-kept", "digits-nonzeros", "digits-progress"]
+    assert figure_ids(page) == ["digits-edges", "digits-kept", "digits-nonzeros", "digits-progress"]
     assert "Run it again" in page.words
 
 
@@ -676,7 +680,69 @@ def test_a_sweep_of_many_settings_has_a_short_legend(tmp_path):
     runs = [make_run(tmp_path / str(i), lr=0.01 * (i + 1), image=None) for i in range(12)]
     page = read(write_report(runs, tmp_path / "r.html"))
     assert len(page.all("li")) < 12 + 4 * 2
-    assert "the best setting of each method" in page.words
+    assert "each method's best setting with that share" in page.words
+
+
+# ------------------------------------------------------------------------------------------- the edges that are left
+
+
+def drawn(path):
+    """What the picture of the edges that are left shows: its points and its lines, each a list of (edges in %, metric)."""
+    groups = grouped(runs := [Run(folder) for folder in sorted(path.iterdir())])
+    axes = Figure().add_subplot()
+    edges_left(groups, measure(runs)).panels[0].draw(axes)
+    lines = [[(round(x, 6), y) for x, y in line.get_xydata().tolist()] for line in axes.lines]
+    marked = [artist.get_marker() != "None" for artist in axes.lines]
+    points = [line[0] for line, marker in zip(lines, marked, strict=True) if marker]
+    return sorted(points), [line for line, marker in zip(lines, marked, strict=True) if not marker]
+
+
+def layers(**parts):
+    """Two layers of 100 and 300 edges with so many per cent that are not zero."""
+    sizes = {"fc1.weight": (10, 10), "fc2.weight": (30, 10)}
+    return {
+        name: {"percent": 0.0, "exact_percent": parts[name[:3]], "edges": 1.0, "inputs": inputs, "nodes": nodes}
+        for name, (inputs, nodes) in sizes.items()
+    }
+
+
+def test_every_run_is_a_point_at_the_edges_that_are_not_zero(tmp_path):
+    for seed, (first, second) in enumerate(((100.0, 100.0), (8.0, 4.0), (2.0, 2.0))):
+        summary = {"layers": layers(fc1=first, fc2=second)}
+        make_run(tmp_path / str(seed), seed=seed, kept={"100": 98.0 - seed}, summary=summary)
+    make_run(tmp_path / "going", seed=9, finished=False)
+    points, _ = drawn(tmp_path)
+    assert points == [(2.0, 96.0), (5.0, 97.0), (100.0, 98.0)]
+
+
+def test_a_cut_that_takes_no_edges_is_not_on_the_line(tmp_path):
+    kept = {"100": 98.0, "50": 97.0, "25": 97.0, "10": 98.0, "5": 96.0, "2": None, "1": 20.0}
+    make_run(tmp_path / "a", kept=kept, summary={"layers": layers(fc1=8.0, fc2=4.0)})
+    _, lines = drawn(tmp_path)
+    assert lines == [[(5.0, 98.0), ((100 * 5 + 300 * 4) / 400, 96.0), (1.0, 20.0)]]
+
+
+def test_the_edges_that_are_left_are_told_in_words_and_by_method(tmp_path):
+    runs = [
+        make_run(tmp_path / f"{method}{lr}", method, lr=lr)
+        for method in ("sgd", "prune", "sfw-if")
+        for lr in (0.1, 0.2)
+    ]
+    text = write_report(runs, tmp_path / "r.html").read_text()
+    figure = text[text.index('id="digits-edges"') : text.index('id="digits-kept"')]
+    words = Page(figure).all("svg")[-1]["aria-label"]
+    assert words.startswith(
+        "accuracy, % against the percentage of edges left, a point for each run: SGD, lr 0.1 98.0 % with 100 %"
+    )
+    legend = re.search(r'<ul class="legend".*?</ul>', figure, flags=re.DOTALL)[0]
+    assert Page(legend).words == "SGD pruning SFW-IF"
+
+
+def test_a_network_without_edges_is_no_point_on_a_logarithmic_axis(tmp_path):
+    runs = [make_run(tmp_path / "a", image=None, summary={"layers": layers(fc1=0.0, fc2=0.0)})]
+    assert "digits-edges" not in figure_ids(read(write_report(runs, tmp_path / "r.html")))
+    runs += [make_run(tmp_path / "b", seed=1)]
+    assert "digits-edges" in figure_ids(read(write_report(runs, tmp_path / "r.html")))
 
 
 # --------------------------------------------------------------------------------------------------- the first layer

@@ -274,7 +274,7 @@ def _winner(rows: Sequence[Comparison], theta: int) -> str | None:
 
 def _story(rows: Sequence[Comparison], theta: int) -> str:
     ranked, tail = _ranked(rows, theta), _tail(rows)
-    chosen = ", the best setting of each method there" if len(rows) > len(ranked) else ""
+    chosen = ", each method's best setting with that share" if len(rows) > len(ranked) else ""
     sentences = ["; ".join(_part(row, theta, tail, first=row is ranked[0]) for row in ranked) + chosen]
     whole = _ranked(rows, 100)
     if theta != 100 and {id(row) for row in whole} != {id(row) for row in ranked}:
@@ -318,9 +318,9 @@ def _tail(rows: Sequence[Comparison]) -> int:
 
 
 def _runs(row: Comparison, tail: int) -> str:
-    """``run if-5``, or ``runs if-0, if-1 and if-2``."""
+    """``run if-5``, or ``runs if-5-0 and 2 more``."""
     names = ["/".join(run.path.resolve().parts[-tail:]) for run in row.runs]
-    told = names if len(names) < 4 else [names[0], f"{len(names) - 1} more"]
+    told = names if len(names) < 3 else [names[0], f"{len(names) - 1} more"]
     return f"run{'s' if len(names) > 1 else ''} {_listed(told)}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Drawing", "Key", "Panel", "inline", "plain", "save"]
+__all__ = ["MARKERS", "Drawing", "Key", "Marker", "Panel", "dashes", "inline", "logarithmic", "plain", "save"]
+
+Marker = Literal["circle", "square", "triangle", "diamond", "wedge", "hexagon"]
+
+# Matplotlib's names; the page draws the same shapes in its legends.
+MARKERS: dict[str, str] = {
+    "circle": "o",
+    "square": "s",
+    "triangle": "^",
+    "diamond": "D",
+    "wedge": "v",
+    "hexagon": "h",
+}
 
 # Ink that becomes the page's text colour, whatever that is; nothing else is drawn in it.
 _SENTINEL = "#010203"
@@ -63,8 +76,8 @@ class Key:
     label: str
     colour: str
     dash: str = ""
-    marker: Literal["", "circle", "square", "triangle", "diamond"] = ""
-    kind: Literal["line", "thin", "box"] = "line"
+    marker: Marker | Literal[""] = ""
+    kind: Literal["line", "thin", "box", "point"] = "line"
 
 
 @dataclass(frozen=True)
@@ -222,16 +235,15 @@ def _handle(key: Key) -> Any:
     if key.kind == "box":
         return Patch(facecolor=(key.colour, 0.3), edgecolor=key.colour, label=label)
     thin = key.kind == "thin"
-    marker = {"": "", "circle": "o", "square": "s", "triangle": "^", "diamond": "D"}[key.marker]
     return Line2D(
         [],
         [],
         color=key.colour,
         linewidth=0.8 if thin else 2,
         alpha=0.5 if thin else 1,
-        linestyle=dashes(key.dash),
-        marker=marker,
-        markersize=4.5,
+        linestyle="" if key.kind == "point" else dashes(key.dash),
+        marker=MARKERS.get(key.marker, ""),
+        markersize=6 if key.kind == "point" else 4.5,
         label=label,
     )
 
@@ -239,3 +251,16 @@ def _handle(key: Key) -> Any:
 def dashes(dash: str) -> Any:
     """Matplotlib's form of an SVG dash pattern."""
     return (0, tuple(float(part) for part in dash.split())) if dash else "-"
+
+
+def logarithmic(axes: Axes) -> None:
+    """A logarithmic vertical axis with as many labelled ticks as there is room for."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    decades = math.log10(high / low)
+    subs = (1.0,) if decades > 3 else (1.0, 2.0, 5.0) if decades > 0.7 else tuple(float(part) for part in range(1, 10))
+    axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=12))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())

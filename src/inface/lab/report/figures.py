@@ -14,7 +14,8 @@ from inface.lab.run import Run
 
 from .boxes import boxes
 from .comparison import Comparison
-from .drawing import Drawing, Key, Panel, dashes, plain
+from .drawing import MARKERS, Drawing, Key, Panel, dashes, logarithmic, plain
+from .edges import edges_left
 from .groups import Group, Measure, mapping, measure, method_name, number, positive
 from .palette import Look, look
 from .weights import first_layer
@@ -38,11 +39,10 @@ def figures(groups: Sequence[Group], rows: Sequence[Comparison], prefix: str) ->
     metric = measure(runs)
     records = {id(run): _records(run) for run in runs}
     trials = boxes(groups, metric)
+    shares = [edges_left(groups, metric), _kept(groups, metric)]
     several = len({group.problem for group in groups}) > 1  # then the boxes are what shows all of them at once
     found = [
-        first_layer(rows),
-        *(trials if several else []),
-        _kept(groups, metric),
+        *([first_layer(rows), *trials, *shares] if several else [*shares, first_layer(rows)]),
         _gap(groups, records),
         _nonzeros(groups, records),
         _progress(groups, metric, records),
@@ -101,7 +101,7 @@ def _nonzeros(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]
             axes.set_xlabel("gradients")
             axes.set_ylabel("non-zero edges per node")
             if wide:
-                _log_y(axes)
+                logarithmic(axes)
             else:
                 axes.set_ylim(bottom=0)
 
@@ -126,7 +126,7 @@ def _gap(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]]]) -
         return x, positive(y)
 
     def finish(axes: Axes) -> None:
-        _log_y(axes)
+        logarithmic(axes)
         axes.set_xlabel("gradients")
         axes.set_ylabel("modified Frank-Wolfe gap")
 
@@ -154,8 +154,11 @@ def _gap(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]]]) -
 def _progress(groups: Sequence[Group], metric: Measure, records: Mapping[int, list[dict[str, Any]]]) -> Drawing | None:
     panels: list[list[Panel]] = []
     losses = [number(r.get("train_loss")) for found in records.values() for r in found if r.get("kind") == "epoch"]
-    logarithmic = any(loss > 0 for loss in losses) and not any(loss <= 0 for loss in losses)
-    for key, label, log in (("train_loss", "training loss", logarithmic), ("metric", _measured(groups, metric), False)):
+    positive_losses = any(loss > 0 for loss in losses) and not any(loss <= 0 for loss in losses)
+    for key, label, log in (
+        ("train_loss", "training loss", positive_losses),
+        ("metric", _measured(groups, metric), False),
+    ):
 
         def series(run: Run, key: str = key) -> Series:
             found = [r for r in records[id(run)] if r.get("kind") == "epoch"]
@@ -165,7 +168,7 @@ def _progress(groups: Sequence[Group], metric: Measure, records: Mapping[int, li
             from matplotlib.ticker import MaxNLocator
 
             if log:
-                _log_y(axes)
+                logarithmic(axes)
             axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
             axes.set_xlabel("epochs")
             axes.set_ylabel(plain(label, 32))
@@ -238,7 +241,7 @@ def _lines(
         color=style.colour,
         linewidth=1.9,
         linestyle=dashes(style.dash),
-        marker={"circle": "o", "square": "s", "triangle": "^", "diamond": "D"}[style.marker] if markers else "",
+        marker=MARKERS[style.marker] if markers else "",
         markersize=4.5,
         zorder=3,
     )
@@ -302,18 +305,6 @@ def _in_order(names: list[str], groups: Sequence[Group]) -> list[str]:
     """Layers in the order of the summaries, which is the experiment's."""
     known = [name for g in groups for run in g.finished for name in mapping(run.summary.get("layers")) if name in names]
     return list(dict.fromkeys([*known, *names]))
-
-
-def _log_y(axes: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    decades = math.log10(high / low)
-    subs = (1.0,) if decades > 3 else (1.0, 2.0, 5.0) if decades > 0.7 else tuple(float(part) for part in range(1, 10))
-    axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=12))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _finite(line: Series) -> bool:

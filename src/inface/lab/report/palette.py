@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from .drawing import Marker
 from .groups import Group, method_name
 
 __all__ = ["NEGATIVE", "POSITIVE", "Look", "look"]
@@ -15,10 +15,9 @@ POSITIVE, NEGATIVE = "#e0591b", "#2b83d6"
 _COLOURS = {"sfw-if": "#e0591b", "sfw": "#2b83d6", "sgd": "#83868c"}
 _OTHERS = ("#0f9d7a", "#b5598f", "#a8840c")
 _MARKERS: dict[str, Marker] = {"sfw-if": "circle", "sfw": "square", "sgd": "triangle"}
+_OTHER_MARKERS: tuple[Marker, ...] = ("diamond", "wedge", "hexagon")
 _DASHES = ("", "5 2", "1.5 1.8", "6 2 1.5 2")
 _LEGIBLE = 8  # lines of a legend; beyond, methods are told apart but not their settings
-
-Marker = Literal["circle", "square", "triangle", "diamond"]
 
 
 @dataclass(frozen=True)
@@ -39,5 +38,7 @@ def look(group: Group, groups: Sequence[Group]) -> Look:
     if len(everything) > _LEGIBLE:
         label, dash = method_name(group.method), ""
     strange = list(dict.fromkeys(other.method for other in groups if other.method not in _COLOURS))
-    colour = _COLOURS.get(group.method) or _OTHERS[strange.index(group.method) % len(_OTHERS)]
-    return Look(label, colour, dash, _MARKERS.get(group.method, "diamond"))
+    if group.method in _COLOURS:
+        return Look(label, _COLOURS[group.method], dash, _MARKERS[group.method])
+    index = strange.index(group.method) % len(_OTHERS)
+    return Look(label, _OTHERS[index], dash, _OTHER_MARKERS[index])
