@@ -165,7 +165,7 @@ def test_a_line_cut_off_at_the_end_does_not_count(tmp_path):
         (b'{"step": ', "line 2 is not JSON"),
         (b"", "line 2 is not JSON"),
         (b"[4]", "line 2: wanted a JSON object, got list"),
-        (b"\xff", "is not UTF-8 text"),
+        (b"\xff", "line 2 is not UTF-8 text"),
     ],
 )
 def test_a_damaged_line_is_named_with_its_number(tmp_path, line, reason):

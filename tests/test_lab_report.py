@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shlex
+import tracemalloc
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
@@ -25,6 +26,7 @@ from inface.lab.report.drawing import plain
 from inface.lab.report.edges import edges_left
 from inface.lab.report.groups import grouped, measure
 from inface.lab.report.page import command
+from inface.lab.report.series import MOST, Thinned, course
 from inface.lab.run import Run
 
 KEPT = {"sgd": 81.2, "sfw": 93.0, "sfw-if": 97.1}
@@ -681,6 +683,61 @@ def test_a_sweep_of_many_settings_has_a_short_legend(tmp_path):
     page = read(write_report(runs, tmp_path / "r.html"))
     assert len(page.all("li")) < 12 + 4 * 2
     assert "each method's best setting with that share" in page.words
+
+
+# ------------------------------------------------------------------------------------------------------- the series
+
+
+@given(st.integers(0, 300), st.integers(2, 20))
+def test_a_thinned_stream_is_evenly_spaced_and_keeps_its_ends(count, most):
+    thinned = Thinned(most)
+    for item in range(count):
+        thinned.add(item)
+    items = thinned.items
+    assert items[:1] == list(range(count))[:1]
+    assert items[-1:] == list(range(count))[-1:]
+    assert len(items) <= most + 1
+    assert len(items) >= min(count, most // 2)
+    assert items[:-1] == list(range(0, count, thinned.stride))[: max(0, len(items) - 1)]
+
+
+def test_a_long_series_is_thinned_and_a_short_one_is_whole(tmp_path):
+    long, short = (course(make_run(tmp_path / str(steps), steps=steps)) for steps in (3 * MOST, MOST))
+    assert (long.thinned, short.thinned) == (True, False)
+    assert short.gap[0].tolist() == list(range(1, MOST + 1))
+    assert len(long.gap[0]) <= MOST + 1
+    assert (long.gap[0][0], long.gap[0][-1]) == (1, 3 * MOST)
+    assert long.metric[0].tolist() == [1, 2, 3], "all epochs"
+    page = read(write_report([Run(tmp_path / str(3 * MOST))], tmp_path / "r.html"))
+    assert "Of series of more than 2,000 points, evenly spaced ones." in page.words
+    assert "about one epoch" not in page.words
+
+
+def test_long_records_are_read_in_the_memory_of_a_picture(tmp_path):
+    run = make_run(tmp_path / "a", steps=20_000)
+    course(run)
+    tracemalloc.start()
+    course(run)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert run.metrics_file.stat().st_size > 3_000_000
+    assert peak < 3_500_000
+    make_run(tmp_path / "b", steps=40_000)
+    tracemalloc.start()
+    course(Run(tmp_path / "b"))
+    twice = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert twice < 1.5 * peak, "twice the records need no more memory"
+
+
+def test_a_last_line_that_a_kill_cut_off_does_not_count(tmp_path):
+    run = make_run(tmp_path / "a")
+    with run.metrics_file.open("ab") as file:
+        file.write(b'{"kind": "step", "step": 31, "ga\xc3')
+    assert course(run).gap[0][-1] == 30
+    run.metrics_file.write_bytes(run.metrics_file.read_bytes() + b"\n")
+    with pytest.raises(LabError, match=r"metrics.jsonl: line 34 is not UTF-8 text"):
+        course(run)
 
 
 # ------------------------------------------------------------------------------------------- the edges that are left

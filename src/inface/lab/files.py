@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from inface import atomic
 from .errors import LabError
 
 __all__ = [
+    "each_line",
     "read_json",
     "read_lines",
     "read_tensors",
@@ -94,24 +96,38 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def read_lines(path: Path, size: int | None = None) -> list[dict[str, Any]]:
-    """Read a file with one JSON object a line, or its first ``size`` bytes; a last line that was cut off does not count."""
+def each_line(path: Path, size: int | None = None) -> Iterator[dict[str, Any]]:
+    """The objects of a file with one JSON object a line, or of its first ``size`` bytes, one after the other.
+
+    A last line that was cut off does not count.
+    """
+    left = math.inf if size is None else size
     try:
-        text = path.read_bytes()[:size].decode()
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                left -= len(line)
+                if left < 0 or not line.endswith(b"\n"):
+                    break
+                yield _record(path, number, line)
     except OSError as error:
         raise LabError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def read_lines(path: Path, size: int | None = None) -> list[dict[str, Any]]:
+    """All that :func:`each_line` gives."""
+    return list(each_line(path, size))
+
+
+def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line.decode())
     except UnicodeDecodeError as error:
-        raise LabError(f"{path}: is not UTF-8 text: {error}") from None
-    records = []
-    for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise LabError(f"{path}: line {number} is not JSON: {error}") from None
-        if not isinstance(record, dict):
-            raise LabError(f"{path}: line {number}: wanted a JSON object, got {type(record).__name__}")
-        records.append(record)
-    return records
+        raise LabError(f"{path}: line {number} is not UTF-8 text: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise LabError(f"{path}: line {number} is not JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise LabError(f"{path}: line {number}: wanted a JSON object, got {type(record).__name__}")
+    return record
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from inface.lab.measuring import THETAS
 from inface.lab.run import Run
@@ -18,14 +18,13 @@ from .drawing import MARKERS, Drawing, Key, Panel, dashes, logarithmic, plain
 from .edges import edges_left
 from .groups import Group, Measure, mapping, measure, method_name, number, positive
 from .palette import Look, look
+from .series import MOST, Course, Series, course
 from .weights import first_layer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["figures"]
-
-Series = tuple[list[float], list[float]]
 
 WINDOW = 21  # points of a running median
 
@@ -37,23 +36,18 @@ def figures(groups: Sequence[Group], rows: Sequence[Comparison], prefix: str) ->
     """
     runs = [run for group in groups for run in group.runs]
     metric = measure(runs)
-    records = {id(run): _records(run) for run in runs}
+    courses = {id(run): course(run) for run in runs}
     trials = boxes(groups, metric)
     shares = [edges_left(groups, metric), _kept(groups, metric)]
     several = len({group.problem for group in groups}) > 1  # then the boxes are what shows all of them at once
     found = [
         *([first_layer(rows), *trials, *shares] if several else [*shares, first_layer(rows)]),
-        _gap(groups, records),
-        _nonzeros(groups, records),
-        _progress(groups, metric, records),
+        _gap(groups, courses),
+        _nonzeros(groups, courses),
+        _progress(groups, metric, courses),
         *([] if several else trials),
     ]
     return [replace(drawing, name=f"{prefix}-{drawing.name}") for drawing in found if drawing is not None]
-
-
-def _records(run: Run) -> list[dict[str, Any]]:
-    """A run that has just started has no series yet; a finished one must have them."""
-    return run.records if run.finished or run.metrics_file.is_file() else []
 
 
 def _kept(groups: Sequence[Group], metric: Measure) -> Drawing | None:
@@ -85,14 +79,13 @@ def _kept(groups: Sequence[Group], metric: Measure) -> Drawing | None:
     )
 
 
-def _nonzeros(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]]]) -> Drawing | None:
-    steps = {key: [r for r in found if r.get("kind") == "step"] for key, found in records.items()}
-    names = dict.fromkeys(name for found in steps.values() for r in found for name in mapping(r.get("nonzeros")))
+def _nonzeros(groups: Sequence[Group], courses: Mapping[int, Course]) -> Drawing | None:
+    names = dict.fromkeys(name for found in courses.values() for name in found.nonzeros)
     panels: list[list[Panel]] = []
     for index, name in enumerate(_in_order(list(names), groups), 1):
 
         def series(run: Run, name: str = name) -> Series:
-            return _series(steps[id(run)], "step", lambda r: number(mapping(r.get("nonzeros")).get(name)))
+            return courses[id(run)].nonzeros.get(name, ((), ()))
 
         ends = [y[-1] for group in groups for run in group.runs if (y := series(run)[1]) and y[-1] > 0]
         wide = bool(ends) and max(ends) > 12 * min(ends)  # a dense network would press the sparse ones to the axis
@@ -113,16 +106,15 @@ def _nonzeros(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]
         "nonzeros",
         "Non-zero edges during training",
         "Average number of edges with |w| ≥ 0.001 into a node of each constrained layer, counted during training; "
-        f"all methods on one axis of mini-batch gradients.{_trials(groups)}",
+        f"all methods on one axis of mini-batch gradients.{_trials(groups)}{_thinned(courses)}",
         panels,
         _keys(groups),
     )
 
 
-def _gap(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]]]) -> Drawing | None:
+def _gap(groups: Sequence[Group], courses: Mapping[int, Course]) -> Drawing | None:
     def series(run: Run) -> Series:
-        found = [r for r in records[id(run)] if r.get("kind") == "step"]
-        x, y = _series(found, "step", lambda r: number(r.get("gap")))
+        x, y = courses[id(run)].gap
         return x, positive(y)
 
     def finish(axes: Axes) -> None:
@@ -144,16 +136,16 @@ def _gap(groups: Sequence[Group], records: Mapping[int, list[dict[str, Any]]]) -
         "gap",
         "Modified Frank-Wolfe gap during training",
         "How far the network is from a stationary point: thin, the gap of each mini-batch gradient; thick, its running "
-        f"median over {WINDOW} points, about one epoch."
-        f"{_means(having)} The gap is zero exactly at stationary points.{none}",
+        f"median over {WINDOW} points{'' if _thinned(courses) else ', about one epoch'}."
+        f"{_means(having)}{_thinned(courses)} The gap is zero exactly at stationary points.{none}",
         panels,
         _keys(having),
     )
 
 
-def _progress(groups: Sequence[Group], metric: Measure, records: Mapping[int, list[dict[str, Any]]]) -> Drawing | None:
+def _progress(groups: Sequence[Group], metric: Measure, courses: Mapping[int, Course]) -> Drawing | None:
     panels: list[list[Panel]] = []
-    losses = [number(r.get("train_loss")) for found in records.values() for r in found if r.get("kind") == "epoch"]
+    losses = [loss for found in courses.values() for loss in found.train_loss[1]]
     positive_losses = any(loss > 0 for loss in losses) and not any(loss <= 0 for loss in losses)
     for key, label, log in (
         ("train_loss", "training loss", positive_losses),
@@ -161,8 +153,8 @@ def _progress(groups: Sequence[Group], metric: Measure, records: Mapping[int, li
     ):
 
         def series(run: Run, key: str = key) -> Series:
-            found = [r for r in records[id(run)] if r.get("kind") == "epoch"]
-            return _series(found, "epoch", lambda r: number(r.get(key)))
+            found = courses[id(run)]
+            return found.train_loss if key == "train_loss" else found.metric
 
         def finish(axes: Axes, label: str = label, log: bool = log) -> None:
             from matplotlib.ticker import MaxNLocator
@@ -181,7 +173,7 @@ def _progress(groups: Sequence[Group], metric: Measure, records: Mapping[int, li
         "progress",
         "Training",
         f"Mean loss over the training samples of an epoch, and {metric.name} on the data it is measured on at the end "
-        f"of the epoch.{_trials(groups)}",
+        f"of the epoch.{_trials(groups)}{_thinned(courses)}",
         panels,
         _keys(groups),
     )
@@ -247,12 +239,6 @@ def _lines(
     )
 
 
-def _series(records: Sequence[dict[str, Any]], x: str, value: Callable[[dict[str, Any]], float]) -> Series:
-    points = [(number(record.get(x)), value(record)) for record in records]
-    known = [point for point in points if math.isfinite(point[0])]
-    return [place for place, _ in known], [height for _, height in known]
-
-
 def _calm(line: Series) -> Series:
     """A running median: an average would follow the first gaps, a thousand times the last, for many epochs.
 
@@ -272,6 +258,7 @@ def _mean(lines: Sequence[Series]) -> Series:
     if len(lines) < 2:
         return lines[0] if lines else ([], [])
     grid = np.unique(np.concatenate([np.asarray(x) for x, _ in lines]))
+    grid = np.append(grid[: -1 : math.ceil(len(grid) / MOST)], grid[-1:])
     rising = [(np.asarray(x)[np.argsort(x)], np.asarray(y)[np.argsort(x)]) for x, y in lines]
     values = np.stack([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in rising])
     known = np.isfinite(values)
@@ -283,7 +270,7 @@ def _mean(lines: Sequence[Series]) -> Series:
 def _decimated(line: Series, most: int) -> Series:
     x, y = line
     stride = max(1, math.ceil(len(x) / most))
-    return (x, y) if stride == 1 else (x[::stride] + x[-1:], y[::stride] + y[-1:])
+    return (x, y) if stride == 1 else ([*x[::stride], x[-1]], [*y[::stride], y[-1]])
 
 
 def _grid(name: str, title: str, caption: str, rows: list[list[Panel]], keys: list[Key]) -> Drawing | None:
@@ -323,6 +310,11 @@ def _means(groups: Sequence[Group]) -> str:
 
 def _trials(groups: Sequence[Group]) -> str:
     return " Thin: each run; thick: their mean." if any(len(group.runs) > 1 for group in groups) else ""
+
+
+def _thinned(courses: Mapping[int, Course]) -> str:
+    """That a picture does not show every point, if it does not."""
+    return f" Of series of more than {MOST:,} points, evenly spaced ones." * any(c.thinned for c in courses.values())
 
 
 def _capital(text: str) -> str:
