@@ -625,7 +625,7 @@ def test_sweeping_from_the_command_line(tmp_path, capsys):
     told = capsys.readouterr().out
     assert "settings 2/2" in told
     assert not any("final runs" in line and "best" in line for line in told.splitlines())
-    assert "final run 1, on the test data" in told
+    assert "final run of seed 1, on the test data" in told
     found = json.loads((tmp_path / "first" / "results.json").read_text())
     assert (found["best"]["method"], found["best"]["keep"], found["best"]["momentum"]) == ("gradual", 0.5, 0.5)
     assert (len(found["trials"]), len(found["final"])) == (2, 2)
@@ -633,7 +633,7 @@ def test_sweeping_from_the_command_line(tmp_path, capsys):
     assert command([*first, "--seeds", "1"]) == 0  # all of it is done
     told = capsys.readouterr().out
     assert "final runs 1/1" in told
-    assert "final run 1" not in told
+    assert "final run of seed 1" not in told
     assert command([*first, "--seeds", "0"]) == 0
     told = capsys.readouterr().out
     assert "validation" in told

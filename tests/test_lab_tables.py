@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -217,7 +218,22 @@ def test_a_seed_that_diverges_in_the_end_is_replaced(tmp_path):
     plan = Plan(base, str(tmp_path), str(tmp_path), "study", Grid({"lr": [0.1]}))
     table = _Table("table1", paper_page, tmp_path, tmp_path, 1, None, None, quick=False)
     found = table._swept(plan, "unlucky")
-    assert (len(found["final"]), found["diverged"]) == (3, [1])
+    assert ([final["seed"] for final in found["final"]], found["diverged"]) == ([0, 2, 3], [1])
+
+
+@pytest.mark.parametrize(("name", "page"), [("table1", paper_page), ("table2", beyond_page)])
+def test_every_final_run_of_the_stored_tables_has_its_seed(name, page):
+    folder = Path(__file__).parents[1] / "results"
+    table = json.loads((folder / f"{name}.json").read_text())
+    ends = [end for rows in table["experiments"].values() for row in rows.values() for end in row["winners"]]
+    for end in ends:
+        seeds = [final["seed"] for final in end["final"]]
+        assert sorted([*seeds, *end["diverged"]]) == list(range(len(seeds) + len(end["diverged"])))
+    assert page(table) == (folder / f"{name}.md").read_text()
+    for end in ends:
+        for run in end["final"]:
+            del run["seed"]
+    assert page(table) == (folder / f"{name}.md").read_text(), "older tables, without seeds, are read too"
 
 
 def test_a_grid_that_is_not_there_is_named(capsys):

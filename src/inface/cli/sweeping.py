@@ -69,13 +69,13 @@ def print_results(results: dict[str, Any], out: Path) -> None:
         table.add_row(f"{setting['value']:.4g}", shown(told))
     console = Console()
     console.print(table)
-    finals = iter(results["final"])
-    for seed in range(len(results["final"]) + len(results["diverged"])):
-        if seed in results["diverged"]:
-            console.print(f"\nfinal run {seed} diverged", highlight=False)
+    finals = {final["seed"]: final for final in results["final"]}
+    for seed in sorted([*finals, *results["diverged"]]):
+        if seed in finals:
+            console.print(f"\nfinal run of seed {seed}, on the test data", highlight=False)
+            print_measured(finals[seed])
         else:
-            console.print(f"\nfinal run {seed}, on the test data", highlight=False)
-            print_measured(next(finals))
+            console.print(f"\nfinal run of seed {seed} diverged", highlight=False)
     console.print(f"\nwritten to {printable(out / 'results.json')}", soft_wrap=True, highlight=False, markup=False)
 
 

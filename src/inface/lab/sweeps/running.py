@@ -140,7 +140,11 @@ def _finished(plan: Plan, best: Winner, jobs: int, show: Callable[[Progress], No
         "theta": best.theta,
         "best": best.settings.to_dict(),
         "validation": best.value,
-        "final": [trial.user_attrs["summary"] for trial in finals if "summary" in trial.user_attrs],
+        "final": [
+            {"seed": trial.params["seed"], **trial.user_attrs["summary"]}
+            for trial in finals
+            if "summary" in trial.user_attrs
+        ],
         "diverged": [trial.params["seed"] for trial in finals if "summary" not in trial.user_attrs],
     }
 
