@@ -1,13 +1,16 @@
 """Tasks are done once each, by as many processes as there are, and a killed one is replaced."""
 
+import multiprocessing
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from inface.lab.errors import LabError
+from inface.lab.sweeps.trials import _started
 from inface.lab.tasks import Meter, _Watch, carry_out
 
 
@@ -51,6 +54,30 @@ def test_every_task_is_done_once_and_one_whose_worker_is_killed_is_begun_again(t
 def test_a_task_that_kills_every_worker_is_given_up(tmp_path):
     with pytest.raises(LabError, match="3 workers were killed one after the other"):
         carry_out([Toy("deadly", tmp_path / "deadly", deaths=100)])
+
+
+@dataclass(frozen=True)
+class Endless(Toy):
+    """Says which process it is, and never ends."""
+
+    def carry_out(self, meter):
+        (self.place / "worker").symlink_to(str(os.getpid()))
+        time.sleep(10_000)
+
+
+def test_a_worker_lives_no_longer_than_the_process_that_started_it(tmp_path):
+    parent = multiprocessing.get_context("forkserver").Process(
+        target=carry_out, args=([Endless("endless", tmp_path / "endless")],)
+    )
+    parent.start()
+    worker = tmp_path / "endless" / "worker"
+    while not worker.is_symlink():
+        assert parent.is_alive()
+        time.sleep(0.01)
+    parent.kill()
+    parent.join()
+    while _started(int(str(worker.readlink()))) is not None:
+        time.sleep(0.01)
 
 
 def test_time_left_is_told_by_what_was_done_by_this_call(tmp_path):

@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,11 +18,13 @@ from .errors import LabError
 from .memory import keep_freed_memory
 
 if TYPE_CHECKING:
+    from multiprocessing.context import BaseContext
     from multiprocessing.process import BaseProcess
 
 __all__ = ["work"]
 
-PAUSE = 0.5  # seconds between two looks at the workers
+PAUSE = 0.5  # seconds between two looks at the workers, at most
+PRELOADED = ["inface.lab.sweeps.worker", "inface.lab.tasks", "optuna", "sklearn.datasets", "torch._dynamo"]
 
 
 def work(
@@ -42,10 +44,10 @@ def work(
         look: is called about twice a second.
         killed: is called with the number of a process that was killed and of the signal; it raises if that is enough.
     """
-    context = multiprocessing.get_context("spawn")
+    context = _context()
 
     def start() -> BaseProcess:
-        process = context.Process(target=_life, args=(os.getpid(), target, *arguments))
+        process = context.Process(target=_life, args=(dict(os.environ), target, *arguments))  # type: ignore[attr-defined]
         with _uninterrupted():  # which the process inherits: it is its parent that is interrupted
             process.start()
         return process
@@ -55,7 +57,7 @@ def work(
         workers += [start() for _ in range(jobs)]
         while any(worker.exitcode != 0 for worker in workers):
             look()
-            time.sleep(PAUSE)
+            wait([worker.sentinel for worker in workers if worker.exitcode is None], PAUSE)
             for index, worker in enumerate(workers):
                 if worker.exitcode is not None and worker.exitcode < 0:
                     killed(worker.pid or 0, -worker.exitcode)
@@ -70,6 +72,15 @@ def work(
             worker.join()
 
 
+def _context() -> BaseContext:
+    """How workers are started: forked from a process that has imported torch once for all of them, where there is fork."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -79,12 +90,16 @@ def _uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _life(parent: int, target: Callable[..., None], *arguments: Any) -> None:
-    """The life of a worker: no longer than its parent's."""
+def _life(environment: dict[str, str], target: Callable[..., None], *arguments: Any) -> None:
+    """The life of a worker: in the environment of its parent as it is now, and no longer than its parent's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.clear()
+    os.environ.update(environment)
 
     def follow() -> None:
-        while os.getppid() == parent:
-            time.sleep(PAUSE)
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
