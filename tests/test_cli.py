@@ -61,7 +61,7 @@ def process(*arguments, **environment):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
 
 
@@ -177,7 +177,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path, room, command, fi
     """Files that cannot grow any more are the nearest thing to it that needs no disk."""
     script = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({room},) * 2); from inface.cli import main; main()"
     command = [sys.executable, "-c", script, *command.split(), "--out", str(tmp_path / "out")]
-    result = subprocess.run(command, env=surroundings(), capture_output=True, text=True, check=False, timeout=120)
+    result = subprocess.run(command, env=surroundings(), capture_output=True, text=True, check=False, timeout=300)
     assert result.returncode == 1
     told = [line for line in result.stderr.splitlines() if line.startswith("inface: ")]
     assert "Traceback" not in result.stderr
@@ -548,20 +548,24 @@ def test_without_a_terminal_there_are_plain_lines(tmp_path):
 
 
 # A process that was started with SIGINT ignored, as in the background of a script, is to hear it all the same.
+# At gradient WAIT_AT it waits for it, so that it cannot come to its end first.
 SCRIPT = """
-import signal, sys
+import itertools, os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from inface.cli import main
+steps = itertools.count(1)
+register_optimizer_step_post_hook(lambda *_: time.sleep(next(steps) == int(os.environ.get("WAIT_AT", 0)) and 10_000))
 main(sys.argv[1:])
 """
 
 
-def in_a_terminal(*arguments, interrupt_when=lambda: False):
+def in_a_terminal(*arguments, interrupt_when=lambda: False, **environment):
     """The exit code of a command in a terminal, and everything that the terminal was sent."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
     command = [sys.executable, "-c", SCRIPT, *map(str, arguments)]
-    environment = surroundings(TERM="xterm")
+    environment = surroundings(TERM="xterm", **environment)
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=environment) as running:
         os.close(theirs)
         sent, interrupted = b"", False
@@ -596,8 +600,8 @@ def test_in_a_terminal_the_display_is_live_and_ends_cleanly(tmp_path):
 
 def test_an_interrupted_run_gives_the_cursor_back_says_nothing_and_can_be_continued(inface, tmp_path):
     run = tmp_path / "run"
-    arguments = ["train", "digits", "--out", run, "--epochs", "8", "--batch-size", "10", "--checkpoint-seconds", "0"]
-    code, sent = in_a_terminal(*arguments, interrupt_when=(run / "checkpoint.safetensors").exists)
+    arguments = ["train", "digits", "--out", run, "--epochs", "2", "--checkpoint-seconds", "0"]
+    code, sent = in_a_terminal(*arguments, interrupt_when=(run / "checkpoint.safetensors").exists, WAIT_AT="20")
     assert code == 130
     assert sent.rpartition("\x1b[?25h")[2].strip() == ""
     assert "Traceback" not in sent

@@ -141,7 +141,7 @@ def process(*arguments, cwd, **environment):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
 
 

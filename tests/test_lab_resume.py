@@ -1,5 +1,6 @@
 """Runs in processes of their own, killed at any moment and continued: they end with the same weights."""
 
+import itertools
 import multiprocessing
 import os
 import resource
@@ -8,9 +9,11 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from inface.cli import main
 from inface.cli.app import run as run_command
@@ -50,6 +53,23 @@ def arguments(settings, place, *more):
     return ["train", settings.experiment, "--out", str(place), *radii, *options, *more]
 
 
+def struck(words, *, gradient=0, write=0, number=signal.SIGKILL):
+    """``inface`` in a process that gives itself a signal after a gradient, or before it opens or renames a file of its run.
+
+    A process that is watched and killed from outside may have come to its end before its watcher wakes.
+    """
+    steps, writes, place = itertools.count(1), itertools.count(1), words[words.index("--out") + 1]
+
+    def strike(event, details):
+        ours = event in ("open", "os.rename") and str(details[0]).startswith(f"{place}{os.sep}")
+        if ours and not str(details[0]).endswith(".lock") and next(writes) == write:
+            os.kill(os.getpid(), number)
+
+    sys.addaudithook(strike)
+    register_optimizer_step_post_hook(lambda *_: os.kill(os.getpid(), number) if next(steps) == gradient else None)
+    main(words)
+
+
 @pytest.fixture(scope="module")
 def start():
     """Starts ``inface`` in a process; torch is imported once, in the process that they are all forked from."""
@@ -57,8 +77,8 @@ def start():
     context.set_forkserver_preload(["inface.lab.training", "inface.cli.app", "sklearn.datasets", "torch._dynamo"])
     children = []
 
-    def begin(*words, target=main):
-        children.append(context.Process(target=target, args=(list(words),), daemon=True))
+    def begin(*words, target=struck, **moment):
+        children.append(context.Process(target=target, args=(list(words),), kwargs=moment, daemon=True))
         children[-1].start()
         return children[-1]
 
@@ -76,27 +96,14 @@ def whole(tmp_path_factory):
     return {settings.method: train(settings, place / settings.method) for settings in (IF, SGD)}
 
 
-def wait(condition, process):
-    """Until something is so, while a process goes on; whether it came to be so."""
-    deadline = time.monotonic() + 120
-    while not condition():
-        alive = process.is_alive() if hasattr(process, "is_alive") else process.poll() is None
-        if not alive:
-            return condition()
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    return True
-
-
 def lines(place):
     file = place / "metrics.jsonl"
     return file.read_bytes().count(b"\n") if file.is_file() else 0
 
 
-def kill(process):
-    os.kill(process.pid, signal.SIGKILL)
+def was_killed(process):
     process.join()
-    assert process.exitcode == -signal.SIGKILL
+    return process.exitcode == -signal.SIGKILL
 
 
 def timeless(records):
@@ -130,17 +137,14 @@ def stopped(tmp_path):
 # ---------------------------------------------------------------------- killed and continued
 
 
-@pytest.mark.parametrize(
-    ("settings", "moments"), [(IF, [1, 2, 7, 30, 31, 52, 71]), (SGD, [3, 20, 45, 70])], ids=["sfw-if", "sgd"]
-)
-def test_a_run_killed_again_and_again_ends_with_the_same_weights(tmp_path, start, whole, settings, moments):
-    """Of 72 records; where in the work on one of them a kill strikes is left to chance."""
+@pytest.mark.parametrize("settings", [IF, SGD], ids=["sfw-if", "sgd"])
+def test_a_run_killed_again_and_again_ends_with_the_same_weights(tmp_path, start, whole, settings):
+    """Of 120 gradients; each time goes on where the one before it had its last checkpoint."""
     place = tmp_path / "run"
-    for moment in moments:
-        process = start(*arguments(settings, place, "--resume", *EVERY))
-        assert wait(lambda moment=moment: lines(place) >= moment, process)
-        kill(process)
-        assert not Run(place).finished
+    moments = [{"write": n} for n in (1, 2, 3, 5, 6, 7, 8, 9, 10)] + [{"gradient": n} for n in (1, 2, 3, 40, 41)]
+    for moment in [*moments, {"write": 40}]:
+        assert was_killed(start(*arguments(settings, place, "--resume", *EVERY), **moment))
+        assert not (place / "summary.json").exists()
     process = start(*arguments(settings, place, "--resume", *EVERY))
     process.join()
     assert process.exitcode == 0
@@ -149,35 +153,25 @@ def test_a_run_killed_again_and_again_ends_with_the_same_weights(tmp_path, start
 
 def test_the_command_itself_killed_and_continued_by_its_folder_alone(tmp_path, whole):
     place = tmp_path / "run"
-    command = [sys.executable, "-m", "inface.cli"]
-    with subprocess.Popen([*command, *arguments(IF, place, *EVERY)], stdout=subprocess.DEVNULL) as process:
-        assert wait(lambda: lines(place) >= 20, process)
-        process.send_signal(signal.SIGKILL)
+    killed = f"from test_lab_resume import struck; struck({arguments(IF, place, *EVERY)}, gradient=40)"
+    paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    process = subprocess.run(
+        [sys.executable, "-c", killed], check=False, capture_output=True, env={**os.environ, **paths}
+    )
     assert process.returncode == -signal.SIGKILL
     assert not Run(place).finished
-    done = subprocess.run(
-        [*command, "train", "--out", str(place), "--resume"], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "inface.cli", "train", "--out", str(place), "--resume"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "continued after gradient " in done.stdout
+    assert "continued after gradient 38 of 120" in done.stdout
     assert_same(Run(place), whole["sfw-if"])
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path, start, whole):
     place = tmp_path / "run"
-    long = ("--checkpoint-seconds", "1000")
-    process = start(*arguments(IF, place, *long))
-    assert wait(lambda: lines(place) >= 1, process)  # what was written without a checkpoint must not come twice
-    kill(process)
+    assert was_killed(start(*arguments(IF, place, "--checkpoint-seconds", "1000"), gradient=118))
+    assert lines(place) > 0  # what was written without a checkpoint must not come twice
     assert not Run(place).checkpoint_file.exists()
-    assert_same(train(IF, place, resume=True), whole["sfw-if"])
-
-
-def test_a_run_killed_as_soon_as_it_has_a_folder_begins_again(tmp_path, start, whole):
-    place = tmp_path / "run"
-    process = start(*arguments(IF, place, *EVERY))
-    assert wait(place.is_dir, process)
-    kill(process)
     assert_same(train(IF, place, resume=True), whole["sfw-if"])
 
 
@@ -263,13 +257,17 @@ def test_nothing_is_removed_from_a_folder_that_is_not_a_runs(tmp_path):
 
 def test_a_second_process_is_refused_while_the_first_one_trains(tmp_path, start, whole, capsys):
     place = tmp_path / "run"
-    process = start(*arguments(IF, place, *EVERY))
-    assert wait(lambda: lines(place) >= 5, process)
-    os.kill(process.pid, signal.SIGSTOP)  # it is there, and cannot finish before it was looked at
+    process = start(*arguments(IF, place, *EVERY), gradient=20, number=signal.SIGSTOP)
+    stat = Path(f"/proc/{process.pid}/stat")
+    while (
+        stat.read_text().rpartition(")")[2].split()[0] != "T"
+    ):  # it is there, and cannot finish before it was looked at
+        time.sleep(0.01)
     for more in ((), ("--resume",), ("--overwrite",)):
         assert run_command(arguments(IF, place, *more)) == 2
         assert capsys.readouterr().err == f"inface: {place}: another process is training there\n"
-    kill(process)
+    process.kill()
+    assert was_killed(process)
     assert_same(train(IF, place, resume=True), whole["sfw-if"])
 
 

@@ -550,10 +550,31 @@ main()
 """
 
 
+# Digits, in a sweep that begins no more settings once so many are done as a file says: none comes to its end before it is killed.
+GATED = """
+import time
+from dataclasses import replace
+from pathlib import Path
+from inface.lab.experiments import digits
+
+HERE = Path(__file__).parent
+
+
+def model():
+    while (HERE / "most").exists() and len(list(HERE.glob("sweep/trials/*/summary.json"))) >= int((HERE / "most").read_text()):
+        time.sleep(0.01)
+    return digits().model()
+
+
+gated = replace(digits(), model=model)
+"""
+
+
 def started(folder, *more):
-    words = ["sweep", "digits", "--out", str(folder), "--method", "sfw", "--epochs", "60", "--batch-size", "100"]
-    grid = folder.parent / "grid.yaml"
+    file, grid = folder.parent / "own.py", folder.parent / "grid.yaml"
+    file.write_text(GATED)
     grid.write_text("lr: [0.05, 0.1, 0.2, 0.5]\nradius: [1, 2, 5]\n")
+    words = ["sweep", f"{file}:gated", "--out", folder, "--method", "sfw", "--epochs", "3", "--batch-size", "100"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-c", LISTENING, *words, "--grid", str(grid), "--seeds", "1", "--no-pruning", *more],
@@ -565,7 +586,7 @@ def started(folder, *more):
     )
 
 
-def wait_for(condition, seconds=120):
+def wait_for(condition, seconds=300):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -573,27 +594,27 @@ def wait_for(condition, seconds=120):
 
 
 def test_a_sweep_whose_processes_are_killed_again_and_again_loses_and_repeats_nothing(tmp_path):
-    """All of it twice, by SIGKILL to everybody at once, then interrupted, then by two commands that share the study."""
+    """By SIGKILL to everybody at once, then interrupted, then by two commands that share the study."""
     folder = tmp_path / "sweep"
 
-    def done():
-        return len(list(folder.glob("trials/*/summary.json")))
+    def begin(most, *more):
+        (tmp_path / "most").write_text(str(most))
+        process = started(folder, *more)
+        wait_for(lambda: len(list(folder.glob("trials/*/summary.json"))) >= most)
+        return process
 
-    for wanted in (2, 4):
-        process = started(folder, "--jobs", "2")
-        wait_for(lambda: done() >= wanted or process.poll() is not None)  # noqa: B023 - waited for here
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-    before = done()
-    process = started(folder)
-    wait_for(lambda: done() > before or process.poll() is not None)
+    process = begin(3, "--jobs", "2")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    process = begin(6)
     os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "the same command goes on where it was" in told
     assert "Traceback" not in told
+    (tmp_path / "most").unlink()
     for process in [started(folder), started(folder)]:
-        out, told = process.communicate(timeout=120)
+        out, told = process.communicate(timeout=300)
         assert process.returncode == 0, told
         assert "12/12" in out
 
@@ -609,7 +630,7 @@ def test_a_sweep_whose_processes_are_killed_again_and_again_loses_and_repeats_no
     assert len(tried) == 12
     assert set(tried.values()) == {1}
     plan = json.loads((folder / "study.journal").read_text().splitlines()[0])
-    assert plan["study_name"] == "digits sfw"
+    assert plan["study_name"] == "own.py:gated sfw"
     assert len(results["final"]) == 1
 
 
