@@ -662,3 +662,29 @@ def test_switching_second_halves_off_between_two_halves_loses_no_gradient():
             group["in_face"] = None
     assert y.item() == pytest.approx(-0.2)
     assert opt.report().frank_wolfe == 4
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda data: data.update(state=[]), "state: wanted a dict, got a list"),
+        (lambda data: data.pop("param_groups"), "param_groups: wanted a list, got None"),
+        (lambda data: data["state"].update({0: 0.5}), "state of parameter 0: wanted a dict, got 0.5"),
+        (
+            lambda data: data["param_groups"][0].pop("params"),
+            "group 0: wanted a dict with a list of params, got a dict",
+        ),
+        (lambda data: data["param_groups"].insert(0, "x"), "group 0: wanted a dict with a list of params, got 'x'"),
+        (lambda data: data["param_groups"][0].update(set="L1"), "group 0: set: wanted a dict or None, got 'L1'"),
+    ],
+)
+def test_a_state_that_is_not_made_of_states_and_groups_is_named_and_nothing_is_changed(damage, told):
+    weight = torch.nn.Parameter(torch.zeros(2, 3))
+    opt = inface.FrankWolfe([{"params": [weight], "set": inface.sets.L1Ball(1.0)}], 0.1, in_face="away")
+    weight.grad = torch.ones(2, 3)
+    opt.step()
+    given = opt.state_dict()
+    damage(given)
+    with pytest.raises(ValueError, match=f"^load_state_dict: {told}$"):
+        opt.load_state_dict(given)
+    assert opt.state[weight]["phase"] == 1

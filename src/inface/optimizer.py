@@ -16,7 +16,7 @@ from .gap import BlockGaps, FreeNorm, ModifiedGap, combine, step_rate
 from .groups import Constraints, param_groups
 from .halves import average, take_half
 from .kernels import Options, Rows, alike, available, fits
-from .plain import beside, restored_group, to_plain_data
+from .plain import beside, check_state, restored_group, to_plain_data
 from .registry import constrain
 from .report import Report
 from .sets import Set, blocks
@@ -238,6 +238,7 @@ class FrankWolfe(Optimizer):
         loaded: dict[str, Any] = {}
 
         def adopt(_: Optimizer, data: dict[str, Any]) -> dict[str, Any]:
+            check_state(data)
             groups = data["param_groups"]
             if len(groups) == len(self.param_groups):  # torch refuses another number of groups
                 pairs = zip(self.param_groups, groups, strict=True)

@@ -11,7 +11,7 @@ from .checks import check_options
 from .sets import Set
 from .state import where_is
 
-__all__ = ["beside", "restored_group", "to_plain_data"]
+__all__ = ["beside", "check_state", "restored_group", "to_plain_data"]
 
 
 def to_plain_data(_: Optimizer, data: dict[str, Any]) -> None:
@@ -21,6 +21,27 @@ def to_plain_data(_: Optimizer, data: dict[str, Any]) -> None:
             group["set"] = group["set"].to_dict()
         if callable(group["in_face"]):
             group["in_face"] = "custom"
+
+
+def check_state(data: dict[str, Any]) -> None:
+    """Raise a ValueError if saved data is not made of a state for each parameter, and of groups."""
+    for name, kind in (("state", dict), ("param_groups", list)):
+        if not isinstance(data.get(name), kind):
+            raise ValueError(f"load_state_dict: {name}: wanted a {kind.__name__}, got {_shown(data.get(name))}")
+    for number, state in data["state"].items():
+        if not isinstance(state, dict):
+            raise ValueError(f"load_state_dict: state of parameter {number}: wanted a dict, got {_shown(state)}")
+    for number, group in enumerate(data["param_groups"]):
+        if not isinstance(group, dict) or not isinstance(group.get("params"), list):
+            raise ValueError(
+                f"load_state_dict: group {number}: wanted a dict with a list of params, got {_shown(group)}"
+            )
+        if not isinstance(group.get("set"), dict | None):
+            raise ValueError(f"load_state_dict: group {number}: set: wanted a dict or None, got {_shown(group['set'])}")
+
+
+def _shown(value: object) -> str:
+    return f"{value!r:.60}" if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
 
 
 def restored_group(index: int, live: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
