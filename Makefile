@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench torture clean
 
 # Three methods on the digits that come with scikit-learn; the report is inface-demo/report.html.
 demo: .venv/lab
@@ -22,6 +22,11 @@ lint: .venv/ready
 bench: .venv/ready
 	env -u OMP_NUM_THREADS $(BIN)/python -m benchmarks
 
+# Random runs, kills and damaged files for so many minutes; writes docs/reliability.md. PostgreSQL is tried if it is installed.
+MINUTES ?= 60
+torture: .venv/torture
+	$(BIN)/python -m torture --minutes $(MINUTES) --write
+
 clean:
 	rm -rf .venv build dist
 
@@ -36,4 +41,8 @@ clean:
 
 .venv/ready: .venv/lab
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[test,lint]"
+	touch $@
+
+.venv/torture: .venv/ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[torture]"
 	touch $@
