@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import signal
 import sys
 import time
 import traceback
@@ -52,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(2**31) if given.seed is None else given.seed
     warnings.simplefilter("ignore")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the database server ends with this process
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch  # noqa: PLC0415
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -65,7 +66,7 @@ def server() -> Iterator[str]:
                 time.sleep(0.05)
             yield f"postgresql+psycopg://torture@127.0.0.1:{port}/postgres"
         finally:
-            running.terminate()
+            running.send_signal(signal.SIGINT)  # SIGTERM would wait until every client has left
             running.wait()
 
 
