@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unicodedata import category
+
 __all__ = ["printable"]
 
 
@@ -11,12 +13,14 @@ def printable(text: object) -> str:
     These are control characters, the ends of lines among them, those that turn the direction of writing, and bytes of
     file names that are no text.
 
-    >>> printable("fc1\x1b[2J\n\u202eweight"), printable("naïve 层")
-    ('fc1\\x1b[2J\\n\\u202eweight', 'naïve 层')
+    >>> printable("fc1\x1b[2J\n\u202eweight"), printable("naïve 层"), printable("5\xa0%") == "5\xa0%"
+    ('fc1\\x1b[2J\\n\\u202eweight', 'naïve 层', True)
     """
     shown = str(text)
     if shown.isprintable():
         return shown
     return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in shown
+        # Spaces of all kinds (a no-break one, say) are harmless, and are not called printable.
+        letter if letter.isprintable() or category(letter) == "Zs" else letter.encode("unicode_escape").decode("ascii")
+        for letter in shown
     )

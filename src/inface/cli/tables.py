@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from inface.lab.run import Run
 from inface.text import printable
+
+if TYPE_CHECKING:  # help does not wait for torch
+    from inface.lab.run import Run
 
 __all__ = ["print_comparison", "print_measured", "print_summary", "shown"]
 
