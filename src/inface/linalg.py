@@ -130,7 +130,8 @@ def _first_axis(vector: Tensor) -> Tensor:
 
 def _gaussian(shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Fixed random numbers, the same on every device."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=like.dtype).to(like.device)
+    source = torch.Generator("cpu").manual_seed(0)
+    return torch.randn(shape, generator=source, dtype=like.dtype, device="cpu").to(like.device)
 
 
 def _sketched(a: Tensor, tol: Tensor) -> Factors:

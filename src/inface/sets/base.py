@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -67,9 +67,11 @@ class Set(ABC):
     """A compact convex set, one copy of it per block of a parameter.
 
     Args:
-        radius: the size of the set: a number, or a tensor with one value per block (the paper's ``delta_{t,i}``).
+        radius: the size of the set: a number, or a tensor with one value per block (the paper's ``delta_{t,i}``). Where it
+            is ``inf`` the block is free: it descends like a free parameter.
         per: what a block is: ``"output"`` (a row of a Linear, a filter of a Conv), ``"input"`` (what leaves one input),
-            or ``"tensor"`` (the whole parameter). A 1-D parameter is always one block.
+            ``"tensor"`` (the whole parameter), or ``"group"`` (all parameters of a group together, which then take one
+            common step; not for sets of matrices). A 1-D parameter is always one block.
         norm: on a block (the paper's ``|.|_X``), in which the diameter is measured, and with it the step size:
             ``"l2"`` (default), ``"l1"`` or ``"linf"`` for sets of vectors, ``"frobenius"`` (default), ``"spectral"`` or
             ``"nuclear"`` for sets of matrices. It is kept as ``norm_name``; the method :meth:`norm` is the set's gauge.
@@ -103,6 +105,8 @@ class Set(ABC):
     has_faces: ClassVar[bool] = True
     default_per: ClassVar[Per] = "output"
     norms: ClassVar[tuple[NormName, ...]] = ("l2", "l1", "linf")  # what ``norm`` may be, the default first
+    joinable: ClassVar[bool] = True  # whether per="group" means something
+    cheap_norm: ClassVar[bool] = True  # whether a norm costs little beside a step
     _kinds: ClassVar[dict[str, type[Set]]] = {}
 
     radius: float | Tensor
@@ -122,7 +126,14 @@ class Set(ABC):
         self.norm_name = self.norms[0] if norm is None else norm
         if self.norm_name not in self.norms:
             raise ValueError(f"{name}: norm must be one of {', '.join(map(repr, self.norms))}, got {norm!r}")
+        if self.per == "group" and not self.joinable:
+            raise ValueError(f"{name}: per='group' is for sets of vectors; tensors do not add up to one matrix")
         self.radius = _checked_radius(name, radius)
+        infinite = torch.isinf(torch.as_tensor(self.radius, device=getattr(self.radius, "device", "cpu")))
+        self.all_free = bool(infinite.all())
+        self.free = infinite if bool(infinite.any()) else None  # which blocks are; None if none is
+        self.free_blocks = infinite.reshape(-1).nonzero().flatten()
+        self._kept = None if self.free is None else (~infinite).nonzero().flatten()
 
     # ------------------------------------------------------------------ for people: the parameter's own shape
 
@@ -131,6 +142,7 @@ class Set(ABC):
 
         Ties go to the lowest index, and ``vertex(0)`` is the set's first positive vertex.
         """
+        self._needs_vertices()
         gb = self._numbers_of(g)
         return self._back(self.dense_vertex(gb), g)
 
@@ -138,26 +150,30 @@ class Set(ABC):
         """The extreme point of the minimal face of ``x`` that minimises ``<g, v>``, block by block."""
         if not self.has_faces:
             raise ValueError(f"{type(self).__name__} has no faces to offer (has_faces is False)")
+        self._needs_vertices()
         return self._back(self.dense_face_vertex(self._numbers_of(x), self._numbers_of(g)), g)
 
     def max_step(self, x: Tensor, d: Tensor) -> Tensor:
-        """The largest ``a >= 0`` with ``x + a d`` in the set, per block; ``inf`` where ``d`` is zero.
+        """The largest ``a >= 0`` with ``x + a d`` in the set, per block; ``inf`` where ``d`` is zero or the block is free.
 
         A norm that rises along ``d`` more slowly than rounding can tell counts as constant.
         """
-        return self.ray(self._numbers_of(x), self._numbers_of(d))
+        xb, db = self._numbers_of(x), self._numbers_of(d)
+        if self.free is None:
+            return self.ray(xb, db)
+        bounded = self.with_radius(torch.where(self.free, 1, self.radius))
+        return torch.where(self.free.to(xb.device), torch.inf, bounded.ray(xb, db))
 
     def contains(self, x: Tensor, tol: float | None = None) -> Tensor:
-        """Whether each block lies in the set, up to ``tol`` times its radius (default: 8 eps of the dtype)."""
-        tol = ULPS * torch.finfo(x.dtype).eps if tol is None else tol
-        xb = self._numbers_of(x)
-        return self.block_norm(xb) <= self.r(xb) * (1 + tol)
+        """Whether each block lies in the set, up to ``tol`` times its radius.
+
+        The default is 8 eps of the dtype, and of float32 for half precision: rounding into the set is possible there too.
+        """
+        return self.inside(self._numbers_of(x), tol)
 
     def project(self, x: Tensor) -> Tensor:
         """The Euclidean projection; blocks already in the set come back unchanged, bit for bit."""
-        xb = self._numbers_of(x)
-        inside = spread(self.contains(x), xb)
-        return self._back(torch.where(inside, xb, self.block_project(xb)), x)
+        return self._back(self.projected(self._numbers_of(x)), x)
 
     def norm(self, x: Tensor) -> Tensor:
         """The gauge of the set times its radius, per block: at most ``radius`` exactly for points of the set."""
@@ -237,6 +253,10 @@ class Set(ABC):
     def block_norm(self, x: Tensor) -> Tensor:
         """:meth:`norm` on blocks."""
 
+    def block_contains(self, x: Tensor, tol: float | None = None) -> Tensor:
+        """:meth:`contains` on blocks."""
+        return self.block_norm(x) <= self.r(x) * (1 + (self.tolerance(x) if tol is None else tol))
+
     @abstractmethod
     def block_project(self, x: Tensor) -> Tensor:
         """:meth:`project` on blocks."""
@@ -255,6 +275,35 @@ class Set(ABC):
         ``smaller`` and ``larger`` bound what each entry may have been before it was rounded to ``x``.
         """
         return onto_sphere(self.block_norm, x, smaller, larger, self.r(x), self.tolerance(x))
+
+    def inside(self, x: Tensor, tol: float | None = None) -> Tensor:
+        """:meth:`block_contains`, and True for free blocks, whatever is in them."""
+        kept = self.constrained(x)
+        if kept is None:
+            return self.block_contains(x, tol)
+        inside = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        return inside.index_copy(0, kept, self.part(kept).block_contains(x[kept], tol))
+
+    def projected(self, x: Tensor) -> Tensor:
+        """:meth:`project` on blocks: those in the set, and free ones, come back bit for bit."""
+        kept = self.constrained(x)
+        own, some = (self, x) if kept is None else (self.part(kept), x[kept])
+        moved = torch.where(spread(own.block_contains(some), some), some, own.block_project(some))
+        return moved if kept is None else x.index_copy(0, kept, moved)
+
+    def round_into(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Blocks ``x`` of the set in a coarser dtype, and still in the set: to the nearest, or to zero where that leaves it.
+
+        >>> import torch
+        >>> from inface.sets import L1Ball
+        >>> x = torch.tensor([[0.502, -0.498]])
+        >>> [y.tolist() for y in (x.bfloat16(), L1Ball(1.0).round_into(x.unsqueeze(2), torch.bfloat16).squeeze(2))]
+        [[[0.50390625, -0.498046875]], [[0.5, -0.49609375]]]
+        """
+        nearest = x.to(dtype)
+        if dtype in EXACT:
+            return nearest
+        return torch.where(spread(self.block_contains(nearest.to(x.dtype)), x), nearest, _toward_zero(x, dtype))
 
     def r(self, x: Tensor) -> Tensor:
         """The radius in per-block numbers, beside blocks ``x``."""
@@ -309,9 +358,36 @@ class Set(ABC):
             raise ValueError(f"unknown kind of set {kind!r}, wanted one of {', '.join(sorted(Set._kinds))}")
         return Set._kinds[kind](**data)
 
-    def part(self, rows: slice) -> Set:
+    # ------------------------------------------------------------------ per="group": all tensors as one block
+
+    def together(self) -> Set:
+        """The set that sees what :meth:`gather` returns as one block."""
+        return Set.from_dict({**self.to_dict(), "per": "tensor"})
+
+    def gather(self, tensors: Sequence[Tensor]) -> Tensor:
+        """All tensors of a group as one.
+
+        >>> import torch
+        >>> from inface.sets import L1Ball
+        >>> L1Ball(1.0, per="group").gather([torch.ones(2, 1), torch.zeros(1)])
+        tensor([1., 1., 0.])
+        """
+        return torch.cat([x.flatten() for x in tensors])
+
+    def scatter(self, gathered: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+        """Back from :meth:`gather`."""
+        pieces = gathered.split([x.numel() for x in like])
+        return [piece.reshape(x.shape) for piece, x in zip(pieces, like, strict=True)]
+
+    def constrained(self, x: Tensor) -> Tensor | None:
+        """The numbers of the blocks that are not free, beside blocks ``x``; None if that is all of them."""
+        return None if self._kept is None else self._kept.to(x.device)
+
+    def part(self, rows: slice | Tensor) -> Set:
         """The set of some of the blocks: itself, unless each block has a radius of its own."""
-        return self.with_radius(self.radius[rows]) if isinstance(self.radius, Tensor) else self
+        if not isinstance(self.radius, Tensor):
+            return self
+        return self.with_radius(self.radius[rows if isinstance(rows, slice) else rows.to(self.radius.device)])
 
     def with_radius(self, radius: float | Tensor) -> Set:
         """The same set with another radius."""
@@ -337,7 +413,12 @@ class Set(ABC):
         return self.to_blocks(computable(x))
 
     def _back(self, blocks_: Tensor, like: Tensor) -> Tensor:
-        return self.from_blocks(blocks_.to(like.dtype), like)
+        return self.from_blocks(self.round_into(blocks_, like.dtype), like)
+
+    def _needs_vertices(self) -> None:
+        if self.free is not None:
+            block = int(self.free.nonzero()[0])
+            raise ValueError(f"{type(self).__name__}: block {block} has radius inf: it is free, and has no vertices")
 
 
 def decide(set_: Set, x: Tensor, move: Move, rate: float | Tensor) -> Decision:
@@ -385,6 +466,13 @@ def spread(numbers: Tensor, x: Tensor) -> Tensor:
     return numbers.reshape(-1, *[1] * (x.ndim - 1))
 
 
+def _toward_zero(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x`` in a 16-bit dtype, rounded so that no entry grows in magnitude."""
+    nearest = x.to(dtype)
+    lower = (nearest.view(torch.int16) - 1).view(dtype)
+    return torch.where(nearest.to(x.dtype).abs() > x.abs(), lower, nearest)
+
+
 def _checked_radius(name: str, radius: float | Tensor) -> float | Tensor:
     if isinstance(radius, Tensor):
         if radius.ndim == 0:
@@ -394,9 +482,9 @@ def _checked_radius(name: str, radius: float | Tensor) -> float | Tensor:
                 f"{name}: radius must be a number or a 1-D floating-point tensor with one value per block, "
                 f"got a tensor of shape {tuple(radius.shape)} and dtype {radius.dtype}"
             )
-        bad = radius[~((radius > 0) & torch.isfinite(radius))]
+        bad = radius[~(radius > 0)]
         if bad.numel():
-            raise ValueError(f"{name}: every radius must be > 0 and finite, got {bad[0].item()!r}")
+            raise ValueError(f"{name}: every radius must be > 0 (inf for a free block), got {bad[0].item()!r}")
         return radius.detach().clone()
     if isinstance(radius, bool) or not isinstance(radius, Real):
         raise ValueError(f"{name}: radius must be a number > 0 or a tensor of them, got {radius!r}")

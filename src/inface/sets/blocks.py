@@ -9,7 +9,10 @@ from torch import Tensor
 
 __all__ = ["Per", "count", "join", "shape", "split"]
 
-Per = Literal["output", "input", "tensor"]
+# A "group" is all tensors of a parameter group together; a single tensor is then one block.
+Per = Literal["output", "input", "tensor", "group"]
+
+WHOLE = ("tensor", "group")
 
 
 def split(x: Tensor, per: Per) -> Tensor:
@@ -30,7 +33,7 @@ def split(x: Tensor, per: Per) -> Tensor:
     """
     if x.ndim == 0:
         return x.reshape(1, 1)
-    if x.ndim == 1 or per == "tensor":
+    if x.ndim == 1 or per in WHOLE:
         return x.unsqueeze(0)
     return x if per == "output" else x.movedim(1, 0)
 
@@ -56,7 +59,7 @@ def count(size: torch.Size, per: Per) -> int:
     >>> count(torch.Size([20, 3, 5, 5]), "input")
     3
     """
-    if len(size) < 2 or per == "tensor":
+    if len(size) < 2 or per in WHOLE:
         return 1
     return size[0] if per == "output" else size[1]
 
@@ -70,6 +73,6 @@ def shape(size: torch.Size, per: Per) -> torch.Size:
     """
     if len(size) == 0:
         return torch.Size([1])
-    if len(size) == 1 or per == "tensor":
+    if len(size) == 1 or per in WHOLE:
         return size
     return size[1:] if per == "output" else torch.Size([size[0], *size[2:]])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import blocks
+from .base import Set
 from .blocks import Per
 from .group_sum import GroupSum
 from .norms import NormName
@@ -58,7 +60,7 @@ class GroupL1Ball(GroupSum):
 
     def check(self, size: torch.Size, where: str) -> None:
         super().check(size, where)
-        if len(size) < 2 and (self.groups == "input" or self.per != "tensor"):
+        if len(size) < 2 and (self.groups == "input" or self.per not in blocks.WHOLE):
             raise ValueError(
                 f"GroupL1Ball(groups={self.groups!r}, per={self.per!r}) needs a parameter of at least two dimensions, "
                 f"got {where} of shape {tuple(size)}"
@@ -67,6 +69,21 @@ class GroupL1Ball(GroupSum):
     def to_blocks(self, x: Tensor) -> Tensor:
         split = blocks.split(x, self.per)
         return (split.movedim(2, 1) if self._second else split).flatten(2) if split.ndim > 2 else split.unsqueeze(2)
+
+    def together(self) -> Set:
+        return Set.from_dict({**self.to_dict(), "per": "tensor", "groups": "output"})
+
+    def gather(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The groups of all tensors below each other, filled up with zeros to the longest."""
+        rows = [self.to_blocks(x)[0] for x in tensors]
+        width = max(x.shape[1] for x in rows)
+        return torch.cat([nn.functional.pad(x, (0, width - x.shape[1])) for x in rows])
+
+    def scatter(self, gathered: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+        shapes = [self.to_blocks(x).shape for x in like]
+        pieces = gathered.split([shape[1] for shape in shapes])
+        cut = [piece[:, : shape[2]].unsqueeze(0) for piece, shape in zip(pieces, shapes, strict=True)]
+        return [self.from_blocks(piece, x) for piece, x in zip(cut, like, strict=True)]
 
     def from_blocks(self, blocks_: Tensor, like: Tensor) -> Tensor:
         if self._second:
@@ -80,4 +97,4 @@ class GroupL1Ball(GroupSum):
     @property
     def _second(self) -> bool:
         """Whether the groups lie along the second dimension of a block."""
-        return self.groups == "input" and self.per == "tensor"
+        return self.groups == "input" and self.per in blocks.WHOLE

@@ -63,6 +63,9 @@ class NuclearBall(MatrixSet):
 
     kind = "nuclear"
 
+    def norm_ratio(self, x: Tensor) -> float:
+        return min(x.shape[1:]) ** 0.5
+
     def toward(self, x: Tensor, g: Tensor) -> Toward:
         left, sigma, right = top_pair(clean(g))
         slope = dot(g, x) + self.r(x) * sigma

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .base import ULPS, spread, wide
+from .base import spread, wide
 from .group_sum import Atom, GroupSum, project_simplex, take
 from .linf_ball import POWERS
 from .rays import in_face
@@ -29,16 +29,19 @@ class Simplex(GroupSum):
     def to_blocks(self, x: Tensor) -> Tensor:
         return super().to_blocks(x).unsqueeze(2)
 
-    def contains(self, x: Tensor, tol: float | None = None) -> Tensor:
+    def block_contains(self, x: Tensor, tol: float | None = None) -> Tensor:
         """Whether each block is non-negative and sums to the radius, up to ``tol`` times its radius.
 
-        By default (8 eps of the dtype) only the sum has a tolerance: rounding never makes an entry negative, and a
-        negative one has no vertex to move to.
+        By default only the sum has a tolerance: rounding never makes an entry negative, and a negative one has no vertex
+        to move to.
         """
-        xb = self._numbers_of(x)
-        low = 0 if tol is None else -tol * self.r(xb)
-        slack = self.r(xb) * (ULPS * torch.finfo(x.dtype).eps if tol is None else tol)
-        return ((xb.flatten(1).sum(1, dtype=wide(xb)) - self.r(xb)).abs() <= slack) & (xb.flatten(1).amin(1) >= low)
+        low = 0 if tol is None else -tol * self.r(x)
+        slack = self.r(x) * (self.tolerance(x) if tol is None else tol)
+        return ((x.flatten(1).sum(1, dtype=wide(x)) - self.r(x)).abs() <= slack) & (x.flatten(1).amin(1) >= low)
+
+    def round_into(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """To the nearest: no rounding of single entries keeps a sum, which half precision has to its own accuracy."""
+        return x.to(dtype)
 
     def block_norm(self, x: Tensor) -> Tensor:
         """The sum of a block; ``inf`` for one with a negative entry, which no multiple of the simplex contains."""

@@ -38,6 +38,9 @@ class SpectralBall(MatrixSet):
     kind = "spectral"
     has_faces = False
 
+    def norm_ratio(self, x: Tensor) -> float:  # noqa: ARG002 - the same in every shape
+        return 1.0
+
     def toward(self, x: Tensor, g: Tensor) -> Toward:
         vertex = self.dense_vertex(g)
         slope = dot(g, x - vertex)
