@@ -1,13 +1,15 @@
-"""The fused CPU kernels: which parameters they take, and one call per parameter.
+"""The fused CPU kernels: which parameters they take, and one call for all layers of a set.
 
-A kernel does a whole step on a parameter's rows in place: momentum, vertices, step sizes, the update, the repair of
+A kernel does a whole step on the rows of its layers in place: momentum, vertices, step sizes, the update, the repair of
 rounding, the gaps and the counts. The sets' own torch operations are the reference; both agree to rounding.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,8 +22,20 @@ from torch.nn import Parameter
 
 from ..gap import step_rate
 from ..sets import GroupL1Ball, L1Ball, L2Ball, LInfBall, Set, Simplex, blocks
+from ..sets.base import Decision
 
-__all__ = ["Options", "Rows", "alike", "available", "disabled", "fits"]
+__all__ = [
+    "Memory",
+    "Options",
+    "Table",
+    "alike",
+    "all_addressable",
+    "available",
+    "disabled",
+    "enabled",
+    "fits",
+    "knows",
+]  # fmt: skip
 
 # Sets and in-face strategies by the numbers that the kernels know them by; sets of groups have a kernel of their own.
 FAMILIES: dict[type[Set], int] = {L1Ball: 0, Simplex: 1, LInfBall: 2}
@@ -33,6 +47,9 @@ LARGE = 1 << 21
 
 # A subclass may say that it is contiguous CPU memory and have none (a sharded tensor does).
 PLAIN = (Tensor, Parameter)
+
+# Never the default device: kernels write to the memory of a CPU.
+FLOAT64: Any = {"dtype": torch.float64, "device": "cpu"}
 
 _enabled = True
 _warned = False
@@ -47,16 +64,27 @@ def fits(set_: Set, x: Tensor) -> bool:
     >>> fits(L1Ball(1.0), weight), fits(L1Ball(1.0), weight.T), fits(NuclearBall(1.0), weight)
     (True, False, False)
     """
-    return (
-        _enabled
-        and type(x) in PLAIN
-        and (type(set_) in FAMILIES or _has_rows_as_groups(set_))
-        and x.device.type == "cpu"
-        and x.dtype in (torch.float32, torch.float64)
-        and (set_.per != "input" or x.ndim < 2)
-        and x.is_contiguous()
-        and not x.is_neg()
-    )
+    return _enabled and knows(set_) and (set_.per != "input" or x.ndim < 2) and addressable(x) and x.is_contiguous()
+
+
+def knows(set_: Set) -> bool:
+    """Whether there are kernels for such a set.
+
+    >>> from inface.sets import GroupL1Ball, Simplex
+    >>> knows(Simplex(1.0)), knows(GroupL1Ball(1.0)), knows(GroupL1Ball(1.0, groups="input"))
+    (True, True, False)
+    """
+    return type(set_) in FAMILIES or _has_rows_as_groups(set_)
+
+
+def addressable(x: Tensor) -> bool:
+    """Whether a kernel can read the numbers of a tensor where they lie."""
+    return x.dtype in (torch.float32, torch.float64) and all_addressable([x], x.dtype)
+
+
+def all_addressable(tensors: list[Tensor], dtype: torch.dtype) -> bool:
+    """The same for many tensors, all of one dtype."""
+    return all(type(x) in PLAIN and x.is_cpu and x.dtype is dtype and not x.is_neg() for x in tensors)
 
 
 def _has_rows_as_groups(set_: Set) -> bool:
@@ -72,14 +100,18 @@ def alike(x: Tensor, g: Tensor, m: Tensor | None) -> bool:
     >>> alike(torch.zeros(3, 4), torch.zeros(3, 4), None), alike(torch.zeros(3, 4), torch.zeros(2, 4), None)
     (True, False)
     """
-    return all(
-        type(other) in PLAIN
-        and other.shape == x.shape
-        and other.dtype == x.dtype
-        and other.device == x.device
-        and not other.is_neg()
-        for other in ((g,) if m is None else (g, m))
-    ) and (m is None or m.is_contiguous())
+    shape, dtype = x.shape, x.dtype
+    return (
+        addressable(g)
+        and g.dtype is dtype
+        and g.shape == shape
+        and (m is None or (addressable(m) and m.dtype is dtype and m.shape == shape and m.is_contiguous()))
+    )
+
+
+def enabled() -> bool:
+    """Whether kernels may be used at all: see :func:`disabled`."""
+    return _enabled
 
 
 @contextlib.contextmanager
@@ -135,9 +167,9 @@ def _kernel(grouped: bool, dtype: torch.dtype) -> Callable[..., None] | None:
 
 def _compile(kernel: Callable[..., None]) -> None:
     """A call on no blocks: it compiles and does nothing else, so that what fails fails here."""
-    memory = torch.zeros(8, dtype=torch.float64)
+    memory = torch.zeros(8, **FLOAT64)
     at = memory.data_ptr()
-    kernel(at, at, at, 0, 0, 1, at, False, at, False, 0.0, 1.0, 1, at, at, 0)
+    kernel(at, 0, 0, 0, at, False, 0.0, 1.0, 0, at, 0, False)
 
 
 def _warn_once(reason: str) -> None:
@@ -171,101 +203,178 @@ def _mark(value: float | Tensor | None) -> object:
     return object() if value.is_inference() else (id(value), value._version)  # noqa: SLF001
 
 
-class Rows:
-    """The place beside a parameter that its kernel writes to: the gap of every block, and counts of both halves.
+class Memory(NamedTuple):
+    """Where one layer's step happens: the parameter, its gradient and its momentum."""
+
+    x: Tensor
+    g: Tensor
+    m: Tensor | None
+
+
+class Table:
+    """The layers of one set, which one call of a kernel steps on; and what it writes: gaps of blocks, counts of both halves.
+
+    Blocks are numbered through all layers. A block that lies outside of its set is marked: see :meth:`marked`.
+
+    Args:
+        set_: the set of all layers.
+        shapes: theirs.
+        counts: where to go on counting.
+        source: the set that :meth:`is_of` knows the table by, if it is another one.
 
     >>> import torch
     >>> from inface.sets import L1Ball
     >>> x = torch.zeros(1, 3)
-    >>> rows = Rows(L1Ball(1.0), x)
-    >>> rows.step(x, torch.tensor([[0.0, 2.0, 1.0]]), None, Options(lr=1.0))
-    >>> x, rows.gaps
+    >>> table = Table(L1Ball(1.0), [x.shape])
+    >>> table.step([Memory(x, torch.tensor([[0.0, 2.0, 1.0]]), None)], Options(lr=1.0))
+    0
+    >>> x, table.gaps
     (tensor([[ 0.0000, -0.5000,  0.0000]]), tensor([2.], dtype=torch.float64))
     """
 
-    def __init__(self, set_: Set, x: Tensor, counts: Tensor | None = None) -> None:
-        self.set = set_
-        self.shape = x.shape
-        self.rows = blocks.count(x.shape, set_.per)
-        self.diameter = set_.diameter(blocks.shape(x.shape, set_.per))
-        self.gaps = torch.zeros(self.rows, dtype=torch.float64)
-        self.counts = torch.zeros(2, 3, dtype=torch.long) if counts is None else counts
-        groups = set_.to_blocks(x).shape[1] if type(set_) in GROUPED else 1
-        self._width = x.numel() // (self.rows * groups)
-        self._family = groups if type(set_) in GROUPED else FAMILIES[type(set_)]
-        self._radius = _mark(set_.radius)
-        self._unread = torch.zeros(self.rows, dtype=torch.float64)
-        self._radii = torch.as_tensor(set_.radius, dtype=torch.float64).reshape(-1).clone()
-        self._rates = torch.zeros(self.rows, dtype=torch.float64)
+    def __init__(
+        self, set_: Set, shapes: list[torch.Size], counts: Tensor | None = None, *, source: Set | None = None
+    ) -> None:
+        import numpy as np  # noqa: PLC0415 - comes with Numba, which the first step imports
+
+        from .rows import COLUMNS, GROUPS, RATES, ROWS, SLOPES, START, WIDTH  # noqa: PLC0415
+
+        self.set, self.shapes, self.layers = set_, shapes, len(shapes)
+        self.rows = [blocks.count(shape, set_.per) for shape in shapes]
+        self.starts = [0, *itertools.accumulate(self.rows)]
+        self.total = self.starts.pop()
+        self.diameter = (
+            0.0 if not shapes else _flat([set_.diameter(blocks.shape(shape, set_.per)) for shape in shapes], self.rows)
+        )
+        self.gaps, self._unread, self._rates = (torch.zeros(self.total, **FLOAT64) for _ in range(3))
+        self.counts = torch.zeros(2, 4, dtype=torch.long, device="cpu") if counts is None else counts
+        self._radii = torch.as_tensor(set_.radius, **FLOAT64).reshape(-1).clone()
+        self._source = set_ if source is None else source
+        self._radius = _mark(self._source.radius)
         self._options: Options | None = None
         self._known: tuple[object, ...] = ()
-        self._arguments: list[tuple[Any, ...]] = []
-        self._small = x.numel() < LARGE or self.rows == 1
+        self._arguments: tuple[Any, ...] = ()
+        grouped = type(set_) in GROUPED
+        self._family = 0 if grouped else FAMILIES[type(set_)]
+        self._tables = [np.zeros((self.layers, COLUMNS), dtype=np.int64) for _ in range(2)]
+        for table, slopes in zip(self._tables, (self.gaps, self._unread), strict=True):
+            for i, (shape, rows, start) in enumerate(zip(shapes, self.rows, self.starts, strict=True)):
+                groups = _groups(set_, shape) if grouped else 1
+                table[i, [ROWS, START, GROUPS, WIDTH]] = rows, start, groups, shape.numel() // max(1, rows * groups)
+            table[:, RATES] = self._rates.data_ptr() + 8 * table[:, START]
+            table[:, SLOPES] = slopes.data_ptr() + 8 * table[:, START]
+        self._entries = [shape.numel() for shape in shapes]
 
-    def belongs_to(self, set_: Set, x: Tensor) -> bool:
-        """Whether this is still the place beside that parameter: the same set, of the same radius, and the same shape."""
-        return self.set is set_ and self.shape == x.shape and self._radius == _mark(set_.radius)
+    def is_of(self, set_: Set) -> bool:
+        """Whether this is still the table of that set: the same one, of the same radius."""
+        return self._source is set_ and self._radius == _mark(set_.radius)
 
-    def step(self, x: Tensor, g: Tensor, m: Tensor | None, options: Options, strategy: str | None = None) -> None:
-        """One half of an iteration on ``x``, and on its momentum ``m``, in place.
+    def step(
+        self, memory: list[Memory | None], options: Options, strategy: str | None = None, *, project: bool = False
+    ) -> int:
+        """One half of an iteration in place, and how many blocks were outside of their set.
 
-        The first half if ``strategy`` is None, else the second, in the face.
+        The first half if ``strategy`` is None, else the second, in the face. Layers of which there is no memory stay.
         """
-        kernel = available(self.set, x.dtype)
+        active = [layer for layer in memory if layer is not None]
+        kernel = available(self.set, active[0].x.dtype)
         if kernel is None:
             raise RuntimeError("inface: the fused kernels are not available")
-        known = options.mark()
-        if known != self._known:
-            self._prepare(options)
-            self._known = known
-        address = x.data_ptr()
-        g = g if g.is_contiguous() else g.contiguous()
-        memory = (address, g.data_ptr(), address if m is None else m.data_ptr())
+        self._prepare(options)
         half = 0 if strategy is None else 1
-        if self._small or torch.get_num_threads() == 1:
-            kernel(*memory, 0, self.rows, *self._arguments[half], STRATEGIES[strategy])
+        held = [layer.g if layer.g.is_contiguous() else layer.g.contiguous() for layer in active]
+        table = self._tables[half]
+        if len(active) == self.layers:
+            table[:, 0] = [layer.x.data_ptr() for layer in active]
+            table[:, 1] = [g.data_ptr() for g in held]
+            if options.momentum:
+                table[:, 2] = [layer.m.data_ptr() for layer in active]  # type: ignore[union-attr]
         else:
-            self._in_threads(functools.partial(kernel, *memory), half, STRATEGIES[strategy])
+            present = [i for i, layer in enumerate(memory) if layer is not None]
+            table[:, :3] = 0
+            table[present, 0] = [layer.x.data_ptr() for layer in active]
+            table[present, 1] = [g.data_ptr() for g in held]
+            if options.momentum:
+                table[present, 2] = [layer.m.data_ptr() for layer in active]  # type: ignore[union-attr]
+        before = int(self.counts[half, 3])
+        number = STRATEGIES[strategy]
+        if self.total == 1 or torch.get_num_threads() == 1 or sum(layer.x.numel() for layer in active) < LARGE:
+            kernel(
+                table.ctypes.data, self.layers, 0, self.total, *self._arguments, self.counts[half].data_ptr(), number, project
+            )  # fmt: skip
+        else:
+            self._in_threads(kernel, table, half, number, project=project)
         # Autograd must know that memory was written behind its back.
-        torch.autograd.graph.increment_version(x if m is None else (x, m))
+        written = [layer.x for layer in active]
+        if options.momentum:
+            written += [layer.m for layer in active]  # type: ignore[misc]
+        torch.autograd.graph.increment_version(written)
+        return int(self.counts[half, 3]) - before
+
+    def marked(self, layer: int, strategy: str | None) -> Tensor:
+        """Which blocks of a layer the last such half found outside of their set; their marks are taken away.
+
+        A block that was to be projected has not moved yet: :meth:`blocks_of` has what its step needs.
+        """
+        slopes = (self.gaps if strategy is None else self._unread)[self.blocks_of(layer)]
+        outside = slopes < 0
+        slopes[outside] = -1 - slopes[outside]
+        return outside.nonzero().flatten()
+
+    def blocks_of(self, layer: int) -> slice:
+        """The numbers of a layer's blocks."""
+        return slice(self.starts[layer], self.starts[layer] + self.rows[layer])
+
+    def bound(self, gradient_bound: float | Tensor | None) -> float | Tensor | None:
+        """The bound of every block, where a layer has several."""
+        if isinstance(gradient_bound, Tensor) and gradient_bound.numel() > 1:
+            return gradient_bound.to(**FLOAT64).repeat(self.layers)
+        return gradient_bound
+
+    def add(self, layer: int, marked: Tensor, strategy: str | None, slope: Tensor, decision: Decision) -> None:
+        """What blocks did that a kernel had left undone."""
+        usable = torch.isfinite(slope)
+        slopes = (self.gaps if strategy is None else self._unread)[self.blocks_of(layer)]
+        slopes[marked] = torch.where(usable, slope.clamp(min=0), 0)
+        done = torch.stack([decision.step > 0, decision.hit, ~usable]).sum(1)
+        self.counts[0 if strategy is None else 1, :3] += done
+
+    def rates(self, layer: int) -> Tensor:
+        """``1 / C_i`` of the blocks of a layer, as the last step used them."""
+        return self._rates[self.blocks_of(layer)]
 
     def _prepare(self, options: Options) -> None:
         """What a call passes beside the memory: it changes with the options, not from step to step."""
-        before, self._options = self._options, options
-        rate = step_rate(self.diameter, options.lr, options.gradient_bound)
+        known = options.mark()
+        if known == self._known:
+            return
+        self._known, before, self._options = known, self._options, options
+        rate = step_rate(self.diameter, options.lr, self.bound(options.gradient_bound))
         if isinstance(rate, Tensor) and rate.numel() > 1:
             self._rates.copy_(rate)
         else:
             self._rates.fill_(float(rate))
-        if before is not None and (before.momentum, before.maximize) == (options.momentum, options.maximize):
-            return
-        self._arguments = [
-            (
-                self._width,
+        if before is None or (before.momentum, before.maximize) != (options.momentum, options.maximize):
+            self._arguments = (
                 self._radii.data_ptr(),
                 self._radii.numel() > 1,
-                self._rates.data_ptr(),
-                True,
                 1 - options.momentum if options.momentum else 0.0,
                 -1.0 if options.maximize else 1.0,
                 self._family,
-                slopes.data_ptr(),
-                counts.data_ptr(),
             )
-            for slopes, counts in ((self.gaps, self.counts[0]), (self._unread, self.counts[1]))
-        ]
 
-    def _in_threads(self, kernel: Callable[..., None], half: int, strategy: int) -> None:
+    def _in_threads(self, kernel: Callable[..., None], table: Any, half: int, strategy: int, *, project: bool) -> None:
         """Rows do not depend on each other, so the result does not depend on how they are dealt out."""
-        threads = min(torch.get_num_threads(), self.rows)
-        edges = [self.rows * i // threads for i in range(threads + 1)]
-        counts = torch.zeros(threads, 3, dtype=torch.long)
+        threads = min(torch.get_num_threads(), self.total)
+        edges = self._even(threads)
+        counts = torch.zeros(threads, 4, dtype=torch.long, device="cpu")
         jobs = [
             functools.partial(
-                kernel, edges[i], edges[i + 1], *self._arguments[half][:-1], counts[i].data_ptr(), strategy
+                kernel, table.ctypes.data, self.layers, edges[i], edges[i + 1], *self._arguments, counts[i].data_ptr(),
+                strategy, project,
             )
             for i in range(threads)
-        ]
+        ]  # fmt: skip
         others = [_pool(os.getpid(), threads - 1).submit(job) for job in jobs[1:]]
         try:
             jobs[0]()
@@ -274,6 +383,31 @@ class Rows:
         for other in others:
             other.result()
         self.counts[half] += counts.sum(0)
+
+    def _even(self, threads: int) -> list[int]:
+        """Where to cut the rows so that every thread has about as many entries."""
+        ends = list(itertools.accumulate(self._entries))
+        edges = []
+        for i in range(1, threads):
+            wanted = ends[-1] * i // threads
+            layer = bisect.bisect_right(ends, wanted)
+            into = (wanted - (ends[layer] - self._entries[layer])) * self.rows[layer] // max(1, self._entries[layer])
+            edges.append(self.starts[layer] + into)
+        return [0, *edges, self.total]
+
+
+def _groups(set_: Set, shape: torch.Size) -> int:
+    """How many groups a block of such a layer has."""
+    return set_.to_blocks(torch.empty(shape, device="meta")).shape[1]
+
+
+def _flat(numbers: list[float | Tensor], counts: list[int]) -> float | Tensor:
+    """One number for all, or one for each block of each layer."""
+    first = numbers[0]
+    if not isinstance(first, Tensor) and all(number == first for number in numbers):
+        return first
+    parts = [torch.as_tensor(n, **FLOAT64).expand(c) for n, c in zip(numbers, counts, strict=True)]
+    return torch.cat(parts)
 
 
 @functools.cache

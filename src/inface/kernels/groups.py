@@ -15,10 +15,20 @@ from numba import carray, float32, float64, int32, int64
 # Numba's cache of this file does not see changes in that one: touch this file after them.
 from .rows import (
     AWAY,
+    COLUMNS,
+    GROUPS,
+    RATES,
     REASSOCIATE,
+    ROWS,
+    SLOPES,
+    START,
     TOWARD,
     ULPS,
+    WIDTH,
     WITHIN,
+    G,
+    M,
+    X,
     average_into,
     bits_of,
     compiled,
@@ -181,14 +191,17 @@ def block_step(x, g, sign, r, rate, phase, inner, prices, pushes, norms, eps):
 
 @compiled()
 def all_blocks(
-    x, xb, g, gb, m, mb, radii, rates, slopes, counts, weight, sign, first, groups, phase, mask, infinite, eps
+    x, xb, g, gb, m, mb, radii, rates, slopes, counts, weight, sign, first, groups, phase, project, mask, infinite, eps
 ):
-    """The step on every block from ``first`` on; one whose gradient is not finite is left alone, and counted."""
+    """The step on every block from ``first`` on; see ``all_rows``."""
     scratch = np.empty((3, groups))
     for i in range(first, slopes.shape[0]):
         rows = slice(i * groups, (i + 1) * groups)
         y, yb, h, hb = x[rows], xb[rows], g[rows], gb[rows]
+        r, rate = radii[i if radii.shape[0] > 1 else 0], rates[i]
         slopes[i] = 0.0
+        if r == np.inf:
+            continue
         finite = True
         for j in range(groups):
             finite = finite and top_magnitude(hb[j], mask) < infinite
@@ -200,46 +213,66 @@ def all_blocks(
             for j in range(groups):
                 average_into(m[i * groups + j], h[j], weight, sign)
             h, hb, turn = m[rows], mb[rows], 1.0
-        inner = 0.0
+        inner, total = 0.0, 0.0
         for j in range(groups):
             size = max(float64(bits_of(top_magnitude(hb[j], mask))), TINY)
             hx, hh, xx = products(h[j], y[j], 1 / size)
             norm = math.sqrt(xx) if xx > LEAST else scaled_norm(y[j], yb[j], mask)
             scratch[0, j], scratch[1, j], scratch[2, j] = turn * size * hx, size * math.sqrt(hh), norm
             inner += turn * size * hx
-        r, rate = radii[i if radii.shape[0] > 1 else 0], rates[i if rates.shape[0] > 1 else 0]
+            total += scratch[2, j]
+        outside = total > r * (1 + ULPS * eps)
+        if outside:
+            counts[3] += 1
+            if project:
+                slopes[i] = -1.0
+                continue
         slope, step, hit = block_step(y, h, turn, r, rate, phase, inner, scratch[0], scratch[1], scratch[2], eps)
         if not math.isfinite(slope):
             counts[2] += 1
             continue
-        slopes[i] = max(slope, 0.0)
+        slopes[i] = -1 - max(slope, 0.0) if outside else max(slope, 0.0)
         counts[0] += step > 0
         counts[1] += hit
 
 
 @compiled(entry=True)
-def groups_float32(
-    x, g, m, first, last, width, radii, many_radii, rates, many_rates, weight, sign, groups, slopes, counts, phase
-):
-    """The step on blocks ``first`` to ``last`` of float32 memory; arguments are addresses and numbers."""
-    n = (last * groups, width)
-    all_blocks(
-        carray(pointer(x), n, float32), carray(pointer(x), n, int32), carray(pointer(g), n, float32), carray(pointer(g), n, int32),
-        carray(pointer(m), n, float32), carray(pointer(m), n, int32), carray(pointer(radii), (last if many_radii else 1,), float64),
-        carray(pointer(rates), (last if many_rates else 1,), float64), carray(pointer(slopes), (last,), float64),
-        carray(pointer(counts), (3,), int64), weight, sign, first, groups, phase, int32(0x7FFFFFFF), int32(0x7F800000), 2.0**-23,
-    )  # fmt: skip
+def groups_float32(table, layers, first, last, radii, many_radii, weight, sign, family, counts, phase, project):
+    """The step on blocks ``first`` to ``last`` of float32 memory; arguments are those of ``rows_float32``."""
+    lines = carray(pointer(table), (layers, COLUMNS), int64)
+    for i in range(layers):
+        line = lines[i]
+        begin, end = max(first - line[START], 0), min(last - line[START], line[ROWS])
+        if line[X] == 0 or begin >= end:
+            continue
+        n = (end * line[GROUPS], line[WIDTH])
+        all_blocks(
+            carray(pointer(line[X]), n, float32), carray(pointer(line[X]), n, int32),
+            carray(pointer(line[G]), n, float32), carray(pointer(line[G]), n, int32),
+            carray(pointer(line[M]), n, float32), carray(pointer(line[M]), n, int32),
+            carray(pointer(radii), (end if many_radii else 1,), float64),
+            carray(pointer(line[RATES]), (end,), float64), carray(pointer(line[SLOPES]), (end,), float64),
+            carray(pointer(counts), (4,), int64),
+            weight, sign, begin, line[GROUPS], phase, project, int32(0x7FFFFFFF), int32(0x7F800000), 2.0**-23,
+        )  # fmt: skip
 
 
 @compiled(entry=True)
-def groups_float64(
-    x, g, m, first, last, width, radii, many_radii, rates, many_rates, weight, sign, groups, slopes, counts, phase
-):
-    """The step on blocks ``first`` to ``last`` of float64 memory; arguments are addresses and numbers."""
-    n = (last * groups, width)
-    all_blocks(
-        carray(pointer(x), n, float64), carray(pointer(x), n, int64), carray(pointer(g), n, float64), carray(pointer(g), n, int64),
-        carray(pointer(m), n, float64), carray(pointer(m), n, int64), carray(pointer(radii), (last if many_radii else 1,), float64),
-        carray(pointer(rates), (last if many_rates else 1,), float64), carray(pointer(slopes), (last,), float64),
-        carray(pointer(counts), (3,), int64), weight, sign, first, groups, phase, int64(0x7FFFFFFFFFFFFFFF), int64(0x7FF0000000000000), 2.0**-52,
-    )  # fmt: skip
+def groups_float64(table, layers, first, last, radii, many_radii, weight, sign, family, counts, phase, project):
+    """The step on blocks ``first`` to ``last`` of float64 memory; arguments are those of ``rows_float64``."""
+    lines = carray(pointer(table), (layers, COLUMNS), int64)
+    for i in range(layers):
+        line = lines[i]
+        begin, end = max(first - line[START], 0), min(last - line[START], line[ROWS])
+        if line[X] == 0 or begin >= end:
+            continue
+        n = (end * line[GROUPS], line[WIDTH])
+        all_blocks(
+            carray(pointer(line[X]), n, float64), carray(pointer(line[X]), n, int64),
+            carray(pointer(line[G]), n, float64), carray(pointer(line[G]), n, int64),
+            carray(pointer(line[M]), n, float64), carray(pointer(line[M]), n, int64),
+            carray(pointer(radii), (end if many_radii else 1,), float64),
+            carray(pointer(line[RATES]), (end,), float64), carray(pointer(line[SLOPES]), (end,), float64),
+            carray(pointer(counts), (4,), int64),
+            weight, sign, begin, line[GROUPS], phase, project, int64(0x7FFFFFFFFFFFFFFF), int64(0x7FF0000000000000), 2.0**-52,
+        )  # fmt: skip

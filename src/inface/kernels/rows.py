@@ -41,7 +41,7 @@ def compiled(*, entry: bool = False, **options: Any) -> Any:
 
 
 @intrinsic
-def pointer(typing_context: Any, address: Any) -> Any:  # noqa: ARG001 - Numba's interface
+def pointer(typing_context: Any, address: Any) -> Any:
     """An address as a pointer: passing numbers costs a fraction of what passing arrays costs."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -51,7 +51,7 @@ def pointer(typing_context: Any, address: Any) -> Any:  # noqa: ARG001 - Numba's
 
 
 @intrinsic
-def bits_of(typing_context: Any, value: Any) -> Any:  # noqa: ARG001 - Numba's interface
+def bits_of(typing_context: Any, value: Any) -> Any:
     """The bits of a float as an integer of its size, and the other way round."""
     other = {
         types.float32: types.int32,
@@ -468,76 +468,139 @@ def box_row(x, g, radius, rate, sign, phase, mask, eps):
 
 
 @compiled()
+def lowest(x):
+    """The smallest entry."""
+    least = x[0]
+    for k in range(x.shape[0]):
+        least = min(least, x[k])
+    return least
+
+
+@compiled()
+def lies_outside(x, size, r, family, eps):
+    """Whether a row of this norm is not in its set, by more than rounding makes."""
+    if family == SIMPLEX:
+        return abs(size - r) > r * ULPS * eps or lowest(x) < 0
+    return size > r * (1 + ULPS * eps)
+
+
+@compiled()
 def all_rows(
-    x, xb, g, gb, m, mb, radii, rates, slopes, counts, weight, sign, first, family, phase, mask, low, infinite, eps
+    x,
+    xb,
+    g,
+    gb,
+    m,
+    mb,
+    radii,
+    rates,
+    slopes,
+    counts,
+    weight,
+    sign,
+    first,
+    family,
+    phase,
+    project,
+    mask,
+    low,
+    infinite,
+    eps,
 ):
-    """The step on every row from ``first`` on; a row whose gradient is not finite is left alone, and counted."""
+    """The step on every row from ``first`` on; a row whose gradient is not finite is left alone, and counted.
+
+    A row outside of its set is counted too, and its slope ``s`` marked as ``-1 - s``. With ``project`` it is left where it
+    is, with a slope of -1: the caller sees to it. A row of infinite radius is free, and somebody else's.
+    """
     sizes = np.empty(-(-x.shape[1] // PIECE))
     for i in range(first, x.shape[0]):
         h, hb, turn = g[i], gb[i], sign
-        r, rate = radii[i if radii.shape[0] > 1 else 0], rates[i if rates.shape[0] > 1 else 0]
+        r, rate = radii[i if radii.shape[0] > 1 else 0], rates[i]
         slopes[i] = 0.0
+        if r == np.inf:
+            continue
         if (weight > 0 or family == BOX) and top_magnitude(hb, mask) >= infinite:
             counts[2] += 1
             continue
         if weight > 0:
             average_into(m[i], h, weight, sign)
             h, hb, turn = m[i], mb[i], 1.0
+        j, inner = 0, 0.0
+        if family == BOX:
+            size, finite = float64(bits_of(top_magnitude(xb[i], mask))), True
+        elif phase == TOWARD:
+            top, j, inner, size = reduce_row(x[i], h, hb, mask)
+            finite = top < infinite
+        else:
+            inner, size = sum_row(x[i], h, sizes)
+            finite = math.isfinite(inner)
+        if not finite:
+            counts[2] += 1
+            continue
+        outside = lies_outside(x[i], size, r, family, eps)
+        if outside:
+            counts[3] += 1
+            if project:
+                slopes[i] = -1.0
+                continue
         if family == BOX:
             slope, step, hit = box_row(x[i], h, r, rate, turn, phase, mask, eps)
         else:
-            j = 0
-            if phase == TOWARD:
-                top, j, inner, size = reduce_row(x[i], h, hb, mask)
-                finite = top < infinite
-            else:
-                inner, size = sum_row(x[i], h, sizes)
-                finite = math.isfinite(inner)
-            if not finite:
-                counts[2] += 1
-                continue
             slope, step, hit = one_hot_row(
                 x[i], xb[i], h, hb, r, rate, turn, family, phase, j, turn * inner, size, sizes, mask, low, eps
             )
         if not math.isfinite(slope):
             counts[2] += 1
             continue
-        slopes[i] = max(slope, 0.0)
+        slopes[i] = -1 - max(slope, 0.0) if outside else max(slope, 0.0)
         counts[0] += step > 0
         counts[1] += hit
 
 
+# The entries step on all layers of a table: one line for each, of the columns below. Rows are numbered through all layers;
+# a layer whose ``X`` is 0 is left out.
+X, G, M, ROWS, WIDTH, START, RATES, SLOPES, GROUPS, COLUMNS = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+
+
 @compiled(entry=True)
-def rows_float32(
-    x, g, m, first, last, width, radii, many_radii, rates, many_rates, weight, sign, family, slopes, counts, phase
-):
+def rows_float32(table, layers, first, last, radii, many_radii, weight, sign, family, counts, phase, project):
     """The step on rows ``first`` to ``last`` of float32 memory; arguments are addresses and numbers."""
-    n = (last, width)
-    all_rows(
-        carray(pointer(x), n, float32), carray(pointer(x), n, int32),
-        carray(pointer(g), n, float32), carray(pointer(g), n, int32),
-        carray(pointer(m), n, float32), carray(pointer(m), n, int32),
-        carray(pointer(radii), (last if many_radii else 1,), float64),
-        carray(pointer(rates), (last if many_rates else 1,), float64),
-        carray(pointer(slopes), (last,), float64), carray(pointer(counts), (3,), int64),
-        weight, sign, first, family, phase,
-        int32(0x7FFFFFFF), int32(-0x80000000), int32(0x7F800000), 2.0**-23,
-    )  # fmt: skip
+    lines = carray(pointer(table), (layers, COLUMNS), int64)
+    for i in range(layers):
+        line = lines[i]
+        begin, end = max(first - line[START], 0), min(last - line[START], line[ROWS])
+        if line[X] == 0 or begin >= end:
+            continue
+        n = (end, line[WIDTH])
+        all_rows(
+            carray(pointer(line[X]), n, float32), carray(pointer(line[X]), n, int32),
+            carray(pointer(line[G]), n, float32), carray(pointer(line[G]), n, int32),
+            carray(pointer(line[M]), n, float32), carray(pointer(line[M]), n, int32),
+            carray(pointer(radii), (end if many_radii else 1,), float64),
+            carray(pointer(line[RATES]), (end,), float64),
+            carray(pointer(line[SLOPES]), (end,), float64), carray(pointer(counts), (4,), int64),
+            weight, sign, begin, family, phase, project,
+            int32(0x7FFFFFFF), int32(-0x80000000), int32(0x7F800000), 2.0**-23,
+        )  # fmt: skip
 
 
 @compiled(entry=True)
-def rows_float64(
-    x, g, m, first, last, width, radii, many_radii, rates, many_rates, weight, sign, family, slopes, counts, phase
-):
+def rows_float64(table, layers, first, last, radii, many_radii, weight, sign, family, counts, phase, project):
     """The step on rows ``first`` to ``last`` of float64 memory; arguments are addresses and numbers."""
-    n = (last, width)
-    all_rows(
-        carray(pointer(x), n, float64), carray(pointer(x), n, int64),
-        carray(pointer(g), n, float64), carray(pointer(g), n, int64),
-        carray(pointer(m), n, float64), carray(pointer(m), n, int64),
-        carray(pointer(radii), (last if many_radii else 1,), float64),
-        carray(pointer(rates), (last if many_rates else 1,), float64),
-        carray(pointer(slopes), (last,), float64), carray(pointer(counts), (3,), int64),
-        weight, sign, first, family, phase,
-        int64(0x7FFFFFFFFFFFFFFF), int64(-0x8000000000000000), int64(0x7FF0000000000000), 2.0**-52,
-    )  # fmt: skip
+    lines = carray(pointer(table), (layers, COLUMNS), int64)
+    for i in range(layers):
+        line = lines[i]
+        begin, end = max(first - line[START], 0), min(last - line[START], line[ROWS])
+        if line[X] == 0 or begin >= end:
+            continue
+        n = (end, line[WIDTH])
+        all_rows(
+            carray(pointer(line[X]), n, float64), carray(pointer(line[X]), n, int64),
+            carray(pointer(line[G]), n, float64), carray(pointer(line[G]), n, int64),
+            carray(pointer(line[M]), n, float64), carray(pointer(line[M]), n, int64),
+            carray(pointer(radii), (end if many_radii else 1,), float64),
+            carray(pointer(line[RATES]), (end,), float64),
+            carray(pointer(line[SLOPES]), (end,), float64), carray(pointer(counts), (4,), int64),
+            weight, sign, begin, family, phase, project,
+            int64(0x7FFFFFFFFFFFFFFF), int64(-0x8000000000000000), int64(0x7FF0000000000000), 2.0**-52,
+        )  # fmt: skip

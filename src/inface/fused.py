@@ -1,0 +1,237 @@
+"""Steps by compiled kernels: one call for all parameters of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .gap import BlockGaps
+from .halves import take_half
+from .kernels import Memory, Options, Table, alike, all_addressable, available, enabled, fits, knows
+from .sets import Set
+from .sets.base import InFace, computable
+from .state import keep_average, unit_weights, write
+from .units import Unit, units, with_gradients
+
+__all__ = ["Fused"]
+
+States = Mapping[Tensor, dict[str, Any]]
+
+
+class Layers(NamedTuple):
+    """The units of a group, in the order of its table; per unit, the learning rate of its last first half."""
+
+    set: Set
+    units: list[Unit]
+    params: list[Tensor]  # one of each unit; none, if a unit has several, or blocks that are not rows
+    members: list[tuple[int, torch.Size]]
+    table: Table
+    lrs: list[float | Tensor | None]
+
+
+class Fused:
+    """What the kernels keep of the groups of an optimizer."""
+
+    def __init__(self) -> None:
+        self._layers: dict[int, Layers] = {}
+
+    def step(self, index: int, group: dict[str, Any], states: States, options: Options) -> tuple[list[Unit], list[str]]:
+        """Take one half of an iteration on everything in a group that has a gradient and that the kernels take.
+
+        Returns the units that are left to do, and the names of those that were found outside of their set.
+        """
+        layers = self._of(index, group)
+        if layers is None:
+            return with_gradients(group, index), []
+        left: list[Unit] = []
+        memory = self._all_at_once(layers, states, options)
+        if memory is not None:
+            calls = {(memory[0].x.dtype, states[memory[0].x]["phase"]): list[Memory | None](memory)}
+        else:
+            calls = self._one_by_one(layers, states, options, left)
+        outside: list[str] = []
+        for (_, phase), some in calls.items():
+            outside += self._call(layers, group, some, states, options, group["in_face"] if phase else None)
+        return left, outside
+
+    def _all_at_once(self, layers: Layers, states: States, options: Options) -> list[Memory] | None:
+        """The memory of all layers, where they are all alike, as they nearly always are; checked in as few words as can be."""
+        params = layers.params
+        if not params:
+            return None
+        dtype, phase = params[0].dtype, states[params[0]]["phase"]
+        own = [states[p] for p in params]
+        gradients = [p.grad for p in params if p.grad is not None]
+        if (
+            len(gradients) < len(params)
+            or any("master" in state or state["phase"] != phase for state in own)
+            or not available(layers.table.set, dtype)
+            or not all_addressable(params, dtype)
+            or not all(x.is_contiguous() for x in params)
+            or not all_addressable(gradients, dtype)
+            or [g.shape for g in gradients] != layers.table.shapes
+            or not enabled()
+        ):
+            return None
+        if not options.momentum:
+            return [Memory(x, g, None) for x, g in zip(params, gradients, strict=True)]
+        buffers = [state["momentum_buffer"] for state in own]
+        if (
+            not all_addressable(buffers, dtype)
+            or not all(m.is_contiguous() for m in buffers)
+            or [m.shape for m in buffers] != layers.table.shapes
+        ):
+            return None
+        return [Memory(*layer) for layer in zip(params, gradients, buffers, strict=True)]
+
+    def _one_by_one(
+        self, layers: Layers, states: States, options: Options, left: list[Unit]
+    ) -> dict[tuple[torch.dtype, int], list[Memory | None]]:
+        """The memory of the layers that the kernels take, by dtype and phase; the others are left."""
+        calls: dict[tuple[torch.dtype, int], list[Memory | None]] = {}
+        for i, unit in enumerate(layers.units):
+            if all(p.grad is None for p in unit.params):
+                continue
+            state = states[unit.params[0]]
+            layer = _memory(unit, states, bool(options.momentum))
+            if not (fits(unit.set, layer.x) and alike(*layer) and available(unit.set, layer.x.dtype)):
+                left.append(unit)
+                continue
+            key = layer.x.dtype, state["phase"]
+            if key not in calls:
+                calls[key] = [None] * len(layers.units)
+            calls[key][i] = layer
+        return calls
+
+    def gaps(self, index: int, names: list[str], gradient_bound: float | Tensor | None) -> list[BlockGaps]:
+        """The gaps of a group's parameters at their last first half, as long as they are not frozen."""
+        layers = self._layers.get(index)
+        if layers is None:
+            return []
+        table, parts = layers.table, []
+        live = [
+            lr if any(p.requires_grad for p in unit.params) else None
+            for lr, unit in zip(layers.lrs, layers.units, strict=True)
+        ]
+        if live and live[0] is not None and all(lr is live[0] for lr in live):
+            parameters = dict(zip(names, table.rows, strict=True))
+            bound = table.bound(gradient_bound)
+            return [BlockGaps(parameters, table.gaps.clone(), table.diameter, live[0], bound)]
+        for i, lr in enumerate(live):
+            if lr is not None:
+                gaps = table.gaps[table.blocks_of(i)].clone()
+                diameter = layers.units[i].diameter()
+                parts.append(BlockGaps({names[i]: len(gaps)}, gaps, diameter, lr, gradient_bound))
+        return parts
+
+    def forget(self, index: int, p: Tensor) -> None:
+        """Forget the gaps of a parameter whose last first half was taken elsewhere."""
+        if index in self._layers:
+            layers = self._layers[index]
+            for i, unit in enumerate(layers.units):
+                if unit.params[0] is p:
+                    layers.lrs[i] = None
+
+    def counts(self) -> list[Tensor]:
+        """What the blocks of each group did."""
+        return [layers.table.counts for layers in self._layers.values()]
+
+    def _of(self, index: int, group: dict[str, Any]) -> Layers | None:
+        """The layers of a group; None if the kernels do not know its set, or are not there."""
+        layers = self._layers.get(index)
+        if layers is None and not (knows(group["set"]) and available(group["set"], torch.float32)):
+            return None
+        members = [(id(p), p.shape) for p in group["params"]]
+        if layers is None or not layers.table.is_of(group["set"]) or layers.members != members:
+            made = units(group, index)
+            counts = None if layers is None else layers.table.counts
+            set_ = made[0].set if made else group["set"]
+            table = Table(set_, [unit.size for unit in made], counts, source=group["set"])
+            plain = all(unit.joint is None and (unit.set.per != "input" or unit.params[0].ndim < 2) for unit in made)
+            params = [unit.params[0] for unit in made] if plain else []
+            layers = self._layers[index] = Layers(group["set"], made, params, members, table, [None] * len(made))
+        return layers
+
+    def _call(
+        self,
+        layers: Layers,
+        group: dict[str, Any],
+        memory: list[Memory | None],
+        states: States,
+        options: Options,
+        strategy: InFace | None,
+    ) -> list[str]:
+        """One call of a kernel, and what has to be done after it."""
+        found = layers.table.step(memory, options, strategy, project=group["project"])
+        lr = options.lr.detach().clone() if isinstance(options.lr, Tensor) else options.lr
+        if strategy is None:
+            layers.lrs[:] = [old if layer is None else lr for old, layer in zip(layers.lrs, memory, strict=True)]
+        outside: list[str] = []
+        if (
+            not found
+            and layers.params
+            and all(layer is None or layer.x is p for layer, p in zip(memory, layers.params, strict=True))
+        ):
+            return outside
+        for i, layer in enumerate(memory):
+            if layer is None:
+                continue
+            unit = layers.units[i]
+            if found:
+                marked = layers.table.marked(i, strategy)
+                if len(marked):
+                    outside.append(unit.name)
+                if len(marked) and group["project"]:
+                    _project_and_step(layers.table, i, layer, marked, options, strategy)
+            if layer.x is not unit.params[0]:
+                _write_back(unit, layer, states)
+        return outside
+
+
+def _memory(unit: Unit, states: States, momentum: bool) -> Memory:
+    """Where the step on a unit happens; parameters that are one block are copied into one tensor."""
+    own = [states[p] for p in unit.params]
+    values = unit_weights(unit, own)
+    gradients = [
+        torch.zeros_like(x) if p.grad is None else computable(p.grad) for p, x in zip(unit.params, values, strict=True)
+    ]
+    buffers = [state["momentum_buffer"] for state in own] if momentum else None
+    if unit.joint is None:
+        return Memory(values[0], gradients[0], None if buffers is None else buffers[0])
+    gather = unit.joint.gather
+    return Memory(gather(values), gather(gradients), None if buffers is None else gather(buffers))
+
+
+def _write_back(unit: Unit, layer: Memory, states: States) -> None:
+    """Float32 copies and copies of several parameters, back where they are from."""
+    own = [states[p] for p in unit.params]
+    if unit.joint is None:
+        write(unit, own, [layer.x])
+        return
+    write(unit, own, unit.joint.scatter(layer.x, unit.params))
+    if layer.m is not None:
+        for state, average in zip(own, unit.joint.scatter(layer.m, unit.params), strict=True):
+            keep_average(state, average)
+
+
+def _project_and_step(
+    table: Table, i: int, layer: Memory, marked: Tensor, options: Options, strategy: InFace | None
+) -> None:
+    """What a kernel left undone: blocks outside of their set are projected, and then take the step."""
+    set_ = table.set
+    x, g = set_.to_blocks(layer.x), set_.to_blocks(layer.g if layer.m is None else layer.m)
+    turned = options.maximize and layer.m is None  # averages are turned already
+    half = take_half(
+        set_.part(marked),
+        set_.part(marked).block_project(x[marked]),
+        -g[marked] if turned else g[marked],
+        None,
+        momentum=0.0,
+        rate=table.rates(i)[marked],
+        in_face=strategy,
+    )
+    layer.x.copy_(set_.from_blocks(x.index_copy(0, marked, half.x), layer.x))
+    table.add(i, marked, strategy, half.slope, half.decision)
