@@ -513,7 +513,8 @@ def test_loading_refuses_another_set_and_changes_nothing(saved, live):
 def test_loading_takes_the_saved_radius_and_the_saved_hyper_parameters():
     _, opt = make(L1Ball(0.5), lr=0.3, in_face="pairwise", momentum=0.8, gradient_bound=7.0)
     _, live = make(L1Ball(2.0), lr=0.1)
-    live.load_state_dict(through_file(opt.state_dict()))
+    with pytest.warns(UserWarning, match=r"saved with radius 0\.5, the optimizer has 2; the saved one is used"):
+        live.load_state_dict(through_file(opt.state_dict()))
     assert repr(live.param_groups[0]["set"]) == "L1Ball(radius=0.5, per='output')"
     for option in ("lr", "in_face", "momentum", "gradient_bound"):
         assert live.param_groups[0][option] == opt.param_groups[0][option]
@@ -523,7 +524,8 @@ def test_loading_takes_one_radius_per_block_where_there_was_one_for_all():
     radii = torch.tensor([0.5, 1.0, 1.5, 2.0])
     _, opt = make(L1Ball(radii))
     _, live = make(L1Ball(2.0))
-    live.load_state_dict(through_file(opt.state_dict()))
+    with pytest.warns(UserWarning, match=r"saved with radius 0\.5 to 2 \(4 values\), the optimizer has 2"):
+        live.load_state_dict(through_file(opt.state_dict()))
     assert torch.equal(live.param_groups[0]["set"].radius, radii)
 
 

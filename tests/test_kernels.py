@@ -390,3 +390,67 @@ def test_a_damaged_cache_is_done_without(tmp_path, expected):
     result = in_a_process(NUMBA_CACHE_DIR=str(tmp_path))
     assert result["fused"]
     assert result["p"] == expected
+
+
+def test_the_default_device_is_nobody_s_business():
+    """Kernels write to the memory that they allocate: it must be a CPU's, whatever torch's default is."""
+    script = """
+import torch, inface
+from torch import nn
+from inface.sets import *
+torch.set_num_threads(1)
+sets = [L1Ball(1.0), Simplex(1.0), LInfBall(0.3), GroupL1Ball(1.0), L2Ball(1.0), KSparsePolytope(0.3, k=2), NuclearBall(1.0),
+        L1Ball(torch.tensor([1.0, 2.0, float("inf")])), L1Ball(1.0, per="group")]
+params = [nn.Parameter(torch.zeros(3, 4)) for _ in sets]
+free = nn.Parameter(torch.zeros(3))
+grads = [torch.randn(3, 4) for _ in sets]
+model, inputs, target = nn.Linear(4, 3), torch.randn(5, 4), torch.randn(5, 3)
+groups = inface.param_groups(model, {"weight": L1Ball(1.0)})
+for device in ("meta", "cuda"):
+    torch.set_default_device(device)
+    inface.graph_init_(model, groups)
+    opt = inface.FrankWolfe([*({"params": [p], "set": s} for p, s in zip(params, sets)), {"params": [free]}],
+                            lr=0.1, in_face="away", momentum=0.9, project=True, gradient_bound=5.0)
+    for _ in range(4):
+        for p, g in zip(params, grads):
+            p.grad = g
+        free.grad = grads[0][:, 0].contiguous()
+        opt.step()
+    report = opt.report()
+    assert report.gap.value.device.type == "cpu" and float(opt.gap) > 0, report
+    own = inface.FrankWolfe(groups, lr=0.1)
+    assert float(inface.modified_gap(model, nn.functional.mse_loss, [(inputs, target)], own)) > 0
+    iterate = inface.RandomIterate(own)
+    model.weight.grad = grads[0]
+    own.step()
+    inface.sparsity.nonzeros(model), inface.sparsity.hard_threshold(model, 0.5)
+print("fine")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
+
+
+def test_layers_of_one_group_take_one_step_as_each_alone_would():
+    """Different shapes, a missing gradient, and phases that differ: one call does what many would do."""
+    shapes = [(5, 4), (2, 3, 2), (7,), (1, 300)]
+    generator = torch.Generator().manual_seed(0)
+    for set_ in (L1Ball(1.0), LInfBall(0.2), Simplex(1.0), L2Ball(1.0)):
+        together = [Parameter(torch.zeros(shape)) for shape in shapes]
+        alone = [Parameter(torch.zeros(shape)) for shape in shapes]
+        options = {"lr": 0.1, "in_face": "away", "momentum": 0.5, "project": True}
+        opt = inface.FrankWolfe([{"params": together, "set": set_}], **options)
+        others = [inface.FrankWolfe([{"params": [p], "set": set_}], **options) for p in alone]
+        for i in range(9):
+            for j, (p, q) in enumerate(zip(together, alone, strict=True)):
+                p.grad = None if (i + j) % 4 == 3 else torch.randn(p.shape, generator=generator)
+                q.grad = None if p.grad is None else p.grad.clone()
+            opt.step()
+            for other in others:
+                other.step()
+            for p, q in zip(together, alone, strict=True):
+                assert torch.equal(p, q)
+        report, single = opt.report(), [other.report() for other in others]
+        assert report.frank_wolfe == sum(one.frank_wolfe for one in single)
+        assert report.in_face == sum(one.in_face for one in single)
+        for gaps, one in zip(report.gap.blocks.values(), single, strict=True):
+            assert torch.equal(gaps, next(iter(one.gap.blocks.values())))

@@ -77,4 +77,4 @@ class RandomBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         for k in range(self.iterations):
             for _ in range(self.gradients):
-                yield torch.randint(self.samples, (self.schedule(k),), generator=self.generator).tolist()
+                yield torch.randint(self.samples, (self.schedule(k),), generator=self.generator, device="cpu").tolist()

@@ -13,7 +13,8 @@ from .free import Norm
 from .kernels import available, fits
 from .sets import Set, blocks
 from .sets.base import EXACT, InFace, computable, dot
-from .state import where_is
+from .state import before_rounding
+from .units import Unit, names_of, units
 
 __all__ = ["check_direction", "check_gradients", "check_group", "check_options"]
 
@@ -31,8 +32,9 @@ def check_group(group: dict[str, Any], index: int) -> None:
     set_ = group["set"]
     if set_ is not None and not isinstance(set_, Set):
         raise ValueError(f"FrankWolfe: set must be one of inface.sets or None, got {set_!r} (group {index})")
-    for p in group["params"]:
-        where = _called(group, index, p)
+    called = names_of(group, index)
+    for p, name in zip(group["params"], called, strict=True):
+        where = f'parameter "{name}"' if "param_names" in group else f"{name} of shape {tuple(p.shape)}"
         if p.dtype not in DTYPES:
             raise ValueError(
                 f"FrankWolfe: {where} has dtype {p.dtype}, wanted one of {', '.join(str(d) for d in DTYPES)}"
@@ -40,7 +42,14 @@ def check_group(group: dict[str, Any], index: int) -> None:
         if p.layout is not torch.strided:
             raise ValueError(f"FrankWolfe: {where} has layout {p.layout}, wanted a dense tensor")
         if set_ is not None and p.numel():
-            _check_constrained(group, set_, p, where)
+            set_.check(p.shape, where)
+            if type(p).__module__.startswith("torch.distributed"):
+                raise ValueError(
+                    f"FrankWolfe: {where} is a {type(p).__name__}, wanted an ordinary tensor: sharded parameters cannot be "
+                    f"constrained yet; give its group set=None, or make the optimizer before the model is sharded away"
+                )
+    for unit in units(group, index) if set_ is not None else ():
+        _check_unit(group, unit)
 
 
 def check_gradients(group: dict[str, Any], index: int) -> None:
@@ -52,20 +61,25 @@ def check_gradients(group: dict[str, Any], index: int) -> None:
                 f"FrankWolfe: {_called(group, index, p)} has a gradient of layout {g.layout}, wanted a dense one "
                 f"(for an Embedding: sparse=False)"
             )
+    set_ = group["set"]
+    if set_ is not None and set_.per == "group":
+        for p in group["params"]:
+            if not p.requires_grad and p.numel():
+                raise ValueError(
+                    f"FrankWolfe: {_called(group, index, p)} is frozen, but shares a set with its group (per='group'), whose "
+                    f"steps move all of it; wanted requires_grad=True, or a group without it"
+                )
 
 
-def check_direction(
-    group: dict[str, Any], index: int, p: Tensor, x: Tensor, g: Tensor, d: object, counts: Tensor
-) -> Tensor:
-    """Raise a ValueError unless ``d`` satisfies Step 4b of the paper on the blocks where ``counts`` is set."""
-    where = _called(group, index, p)
+def check_direction(set_: Set, unit: Unit, x: Tensor, g: Tensor, d: object, counts: Tensor) -> Tensor:
+    """Raise a ValueError unless ``d`` satisfies Step 4b of the paper on the blocks ``x`` of ``set_`` where ``counts`` is set."""
+    where = unit.where
     if not isinstance(d, Tensor) or d.shape != x.shape:
         shape = tuple(d.shape) if isinstance(d, Tensor) else type(d).__name__
         raise ValueError(f"in_face function: wanted directions of shape {tuple(x.shape)} for {where}, got {shape}")
     slack = 8 * torch.finfo(x.dtype).eps
-    set_: Set = group["set"]
     size, rise = set_.block_length(d), dot(g, d)
-    diameter = set_.diameter(blocks.shape(p.shape, set_.per))
+    diameter = set_.diameter(blocks.shape(unit.size, set_.per))
     diameter = torch.as_tensor(diameter, dtype=size.dtype, device=size.device).expand_as(size)
     for wrong, wanted, value in (
         (~torch.isfinite(size), "a finite direction", size),
@@ -85,13 +99,17 @@ def check_direction(
 def _check_lr(lr: object) -> None:
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError(f"FrankWolfe: Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
+    if lr is None:
+        raise ValueError("FrankWolfe: lr is missing, neither the optimizer nor the group has one")
     if not (_is_number(lr) and 0 < (lr.item() if isinstance(lr, Tensor) else lr) < math.inf):  # type: ignore[operator]
         raise ValueError(f"FrankWolfe: lr must be > 0 and finite, got {lr!r}")
 
 
 def check_options(group: dict[str, Any]) -> None:
     """Raise a ValueError if an option of a group, other than its ``lr``, is not one."""
-    momentum, bound = group["momentum"], group["gradient_bound"]
+    momentum, bound, decay = group["momentum"], group["gradient_bound"], group["weight_decay"]
+    if not (_is_number(decay) and not isinstance(decay, Tensor) and 0 <= float(decay) < math.inf):
+        raise ValueError(f"FrankWolfe: weight_decay must be >= 0 and finite, got {decay!r}")
     for option in ("every_gradient", "maximize", "differentiable", "project"):
         if not isinstance(group[option], bool):
             raise ValueError(f"FrankWolfe: {option} must be True or False, got {group[option]!r}")
@@ -113,9 +131,12 @@ def check_options(group: dict[str, Any]) -> None:
         raise ValueError(f"FrankWolfe: gradient_bound must be None or > 0 and finite, got {bound!r}")
 
 
-def _check_constrained(group: dict[str, Any], set_: Set, p: Tensor, where: str) -> None:
-    set_.check(p.shape, where)
-    bound, count = group["gradient_bound"], blocks.count(p.shape, set_.per)
+def _check_unit(group: dict[str, Any], unit: Unit) -> None:
+    set_, where = unit.set, unit.where
+    if len({(p.dtype, p.device) for p in unit.params}) > 1:
+        found = ", ".join(sorted({f"{p.dtype} on {p.device}" for p in unit.params}))
+        raise ValueError(f"FrankWolfe: {where} share a set (per='group'), wanted one dtype and one device, got {found}")
+    bound, count = group["gradient_bound"], blocks.count(unit.size, set_.per)
     if isinstance(bound, Tensor) and (bound.ndim > 1 or bound.numel() not in (1, count)):
         raise ValueError(
             f"FrankWolfe: gradient_bound has {bound.numel()} values, wanted one for each of the {count} blocks of {where}"
@@ -126,14 +147,22 @@ def _check_constrained(group: dict[str, Any], set_: Set, p: Tensor, where: str) 
             f"in_face={group['in_face']!r} for {where}; give its group in_face=None"
         )
     if group["fused"]:
-        _check_fused(group, set_, p, where)
-    if not bool(torch.isfinite(p.detach()).all()):
-        block = int((~torch.isfinite(set_.to_blocks(p.detach())).flatten(1).all(1)).nonzero()[0])
+        _check_fused(group, unit)
+    values = [p.detach() for p in unit.params]
+    x = unit.blocks(values)
+    infinite = ~torch.isfinite(x).flatten(1).all(1)
+    if set_.free is not None:
+        infinite &= ~set_.free.to(x.device)
+    if bool(infinite.any()):
+        block = int(infinite.nonzero()[0])
         raise ValueError(f"FrankWolfe: {where} is not finite in block {block}, wanted a point of its {set_!r}")
-    inside = set_.contains(p.detach())
-    if not group["project"] and not bool(inside.all()):
+    if group["project"]:
+        return
+    x = unit.blocks(before_rounding(unit))
+    inside = set_.inside(x)
+    if not bool(inside.all()):
         block = int((~inside).nonzero()[0])
-        norm = float(set_.norm(p.detach())[block])
+        norm = float(set_.block_norm(x)[block])
         radius = set_.radius[block] if isinstance(set_.radius, Tensor) else set_.radius
         raise ValueError(
             f"FrankWolfe: {where} starts outside its {set_!r}: block {block} has norm {norm:.6g}, wanted a point of the "
@@ -141,11 +170,12 @@ def _check_constrained(group: dict[str, Any], set_: Set, p: Tensor, where: str) 
         )
 
 
-def _check_fused(group: dict[str, Any], set_: Set, p: Tensor, where: str) -> None:
+def _check_fused(group: dict[str, Any], unit: Unit) -> None:
+    set_, where, p = unit.set, unit.where, unit.params[0]
     if callable(group["in_face"]) or group["differentiable"]:
         why = "a function as in_face" if callable(group["in_face"]) else "differentiable=True"
         raise ValueError(f"FrankWolfe: fused=True does not go with {why} ({where}); fused=None takes what it can")
-    if not fits(set_, computable(p.detach())):
+    if not fits(set_, computable(p.detach()) if unit.joint is None else unit.joint.gather([computable(p.detach())])):
         raise ValueError(
             f"FrankWolfe: fused=True wants contiguous CPU memory of an L1Ball, Simplex, LInfBall, GroupL1Ball or L2Ball"
             f" per output or tensor, got "
@@ -156,7 +186,8 @@ def _check_fused(group: dict[str, Any], set_: Set, p: Tensor, where: str) -> Non
 
 
 def _called(group: dict[str, Any], index: int, p: Tensor) -> str:
-    name = where_is(group, index, p)
+    position = next(i for i, other in enumerate(group["params"]) if other is p)
+    name = names_of(group, index)[position]
     return f'parameter "{name}"' if "param_names" in group else f"{name} of shape {tuple(p.shape)}"
 
 

@@ -28,14 +28,25 @@ __all__ = ["Norm", "descend", "dual_square"]
 Norm = Literal["l2", "l1", "linf", "spectral"]
 
 
-def descend(params: list[Tensor], grads: list[Tensor], lr: float | Tensor, norm: Norm) -> Tensor:
+def descend(
+    params: list[Tensor], grads: list[Tensor], lr: float | Tensor, norm: Norm, weight_decay: float = 0.0
+) -> Tensor:
     """Move ``params`` in place, and return the square of the gradient's dual norm (a 0-d tensor, not synchronised).
+
+    With ``weight_decay`` they shrink first, by ``1 - lr * weight_decay``.
 
     >>> import torch
     >>> y = torch.tensor([1.0, 2.0])
     >>> descend([y], [torch.tensor([3.0, -4.0])], lr=0.1, norm="l1"), y
     (tensor(16.), tensor([1.0000, 2.4000]))
     """
+    if weight_decay:
+        shrink = 1 - lr * weight_decay
+        if torch.is_grad_enabled():
+            for p in params:
+                p.mul_(shrink)
+        else:
+            torch._foreach_mul_(params, shrink)
     return _STEPS[norm](params, grads, lr)
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from .free import dual_square
-from .sets import Set, blocks
+from .sets import Set
 from .sets.base import computable
-from .state import where_is
+from .units import free_part, units
 
 if TYPE_CHECKING:
     from .optimizer import FrankWolfe
 
-__all__ = ["BlockGaps", "FreeNorm", "ModifiedGap", "combine", "convex_bound", "modified_gap", "step_rate"]
+__all__ = [
+    "BlockGaps", "FreeNorm", "ModifiedGap", "block_gaps", "combine", "convex_bound", "modified_gap", "step_rate",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class ModifiedGap:
         blocks: :math:`\tilde G_i` of every block, by parameter name.
 
     >>> import torch
-    >>> gap = combine([BlockGaps("fc.weight", torch.tensor([1.0, 3.0]), 2.0, 0.5, None)], [FreeNorm(torch.tensor(9.0), 0.5)])
+    >>> gap = combine([BlockGaps({"fc.weight": 2}, torch.tensor([1.0, 3.0]), 2.0, 0.5)], [FreeNorm(torch.tensor(9.0), 0.5)])
     >>> round(float(gap), 4), float(gap.free), gap.sets
     (4.4142, 3.0, {'fc.weight': tensor(4.)})
     """
@@ -59,13 +61,21 @@ class ModifiedGap:
 
 @dataclass(frozen=True)
 class BlockGaps:
-    """The gaps of one parameter's blocks, with what its ``C_i`` are made of."""
+    """The gaps of the blocks of some parameters, with what their ``C_i`` are made of.
 
-    name: str
+    ``parameters`` says how many blocks each has. A block of infinite diameter is free, and adds nothing.
+    """
+
+    parameters: dict[str, int]
     gaps: Tensor
     diameter: float | Tensor
     lr: float | Tensor
-    gradient_bound: float | Tensor | None
+    gradient_bound: float | Tensor | None = None
+
+    def alike(self) -> object:
+        """Equal for what can be added up as one: the same numbers, in the same place."""
+        numbers = (self.diameter, self.lr, self.gradient_bound)
+        return None if any(isinstance(number, Tensor) for number in numbers) else (*numbers, self.gaps.device)
 
 
 @dataclass(frozen=True)
@@ -101,26 +111,37 @@ def modified_gap(
     >>> float(inface.modified_gap(model, torch.nn.functional.mse_loss, data, opt))
     0.0
     """
-    members = [(group, p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.numel()]
-    gradients = _full_gradient(model, loss, batches, [p for _, p in members])
+    members = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.numel()]
+    gradients = dict(zip(members, _full_gradient(model, loss, batches, members), strict=True))
     names = {id(p): name for name, p in model.named_parameters()}
     constrained, free = [], []
     for index, group in enumerate(optimizer.param_groups):
-        mine = [(p, h) for (other, p), h in zip(members, gradients, strict=True) if other is group]
-        if not mine:
-            continue
-        if group["set"] is None:
-            free.append(FreeNorm(dual_square([h for _, h in mine], group["norm"]), group["lr"]))
-            continue
-        for p, g in mine:
-            set_: Set = group["set"]
-            name = names.get(id(p)) or where_is(group, index, p)
-            gaps = set_.toward(
-                set_.to_blocks(computable(p.detach())), set_.to_blocks(-g if group["maximize"] else g)
-            ).slope
-            diameter = set_.diameter(blocks.shape(p.shape, set_.per))
-            constrained.append(BlockGaps(name, gaps.clamp(min=0), diameter, group["lr"], group["gradient_bound"]))
+        parts = [free_part(group["set"], gradients[p]) for p in group["params"] if p in gradients]
+        descending = [h for h in parts if h is not None]
+        if descending:
+            free.append(FreeNorm(dual_square(descending, group["norm"]), group["lr"]))
+        for unit in units(group, index) if group["set"] is not None else ():
+            known = [gradients.get(p) for p in unit.params]
+            if unit.set.all_free or all(g is None for g in known):
+                continue
+            values = [computable(p.detach()) for p in unit.params]
+            g = unit.blocks([torch.zeros_like(x) if h is None else h for x, h in zip(values, known, strict=True)])
+            gaps = block_gaps(unit.set, unit.blocks(values), -g if group["maximize"] else g)
+            own = [names.get(id(p)) for p in unit.params]
+            name = unit.name if None in own else " + ".join(map(str, own))
+            constrained.append(
+                BlockGaps({name: len(gaps)}, gaps, unit.diameter(), group["lr"], group["gradient_bound"])
+            )
     return combine(constrained, free)
+
+
+def block_gaps(set_: Set, x: Tensor, g: Tensor) -> Tensor:
+    """The Frank-Wolfe gap of every block; 0 for those that are free."""
+    kept = set_.constrained(x)
+    if kept is None:
+        return set_.toward(x, g).slope.clamp(min=0)
+    gaps = set_.part(kept).toward(x[kept], g[kept]).slope.clamp(min=0)
+    return gaps.new_zeros(len(x)).index_copy(0, kept, gaps)
 
 
 def convex_bound(gap: ModifiedGap, R: float | None = None) -> float:
@@ -152,7 +173,7 @@ def convex_bound(gap: ModifiedGap, R: float | None = None) -> float:
 def combine(constrained: Sequence[BlockGaps], free: Sequence[FreeNorm]) -> ModifiedGap:
     """The modified gap of several parameters and groups; nothing is synchronised with a device."""
     if not constrained and not free:
-        unknown = torch.tensor(torch.nan)
+        unknown = torch.tensor(torch.nan, device="cpu")
         return ModifiedGap(unknown, unknown, unknown, unknown, {})
     like = (constrained[0].gaps if constrained else free[0].square).detach()
     like = like if like.device.type == "mps" else like.double()
@@ -172,8 +193,9 @@ def combine(constrained: Sequence[BlockGaps], free: Sequence[FreeNorm]) -> Modif
         return torch.where(own == reference, 1, reference / own)
 
     gaps, constant, square = number(0.0), number(0.0), number(0.0)
-    for part in constrained:
+    for part in _merged(constrained):
         diameter = number(part.diameter)
+        diameter = torch.where(torch.isinf(diameter), 0, diameter)
         scaled = diameter.square() * ratio(part.lr)
         if part.gradient_bound is not None:
             scaled = torch.maximum(scaled, reference * number(part.gradient_bound) * diameter)
@@ -183,7 +205,24 @@ def combine(constrained: Sequence[BlockGaps], free: Sequence[FreeNorm]) -> Modif
     for norm in free:
         square = square + norm.square.to(like) / ratio(norm.lr)
     first, second = torch.where(constant > 0, gaps / constant.sqrt(), 0), square.sqrt()
-    return ModifiedGap(first + second, first, second, constant.sqrt(), {part.name: part.gaps for part in constrained})
+    named = {
+        name: gaps
+        for part in constrained
+        for name, gaps in zip(part.parameters, part.gaps.split(list(part.parameters.values())), strict=True)
+    }
+    return ModifiedGap(first + second, first, second, constant.sqrt(), named)
+
+
+def _merged(parts: Sequence[BlockGaps]) -> list[BlockGaps]:
+    """As few parts as say the same, so that a thousand layers cost what one does."""
+    alike: dict[object, list[BlockGaps]] = {}
+    for i, part in enumerate(parts):
+        mark = part.alike()
+        alike.setdefault(i if mark is None else mark, []).append(part)
+    return [
+        same[0] if len(same) == 1 else replace(same[0], gaps=torch.cat([part.gaps for part in same]))
+        for same in alike.values()
+    ]
 
 
 def step_rate(diameter: float | Tensor, lr: float | Tensor, gradient_bound: float | Tensor | None) -> float | Tensor:
@@ -196,12 +235,13 @@ def step_rate(diameter: float | Tensor, lr: float | Tensor, gradient_bound: floa
     if not tensors:
         rate = lr / diameter**2 if diameter > 0 else 0.0
         return rate if gradient_bound is None or diameter == 0 else min(rate, 1 / (gradient_bound * diameter))
-    device = next((number.device for number in tensors if number.ndim > 0), None)
+    device = next((number.device for number in tensors if number.ndim > 0), tensors[0].device)
     # Not torch's default dtype: a float64 parameter must not move by steps that are rounded to float32.
     dtype = torch.float32 if any(number.device.type == "mps" for number in tensors) else torch.float64
     size = torch.as_tensor(diameter, dtype=dtype, device=device)
     positive = torch.where(size > 0, size, 1)
-    rate = lr / positive.square()
+    # As tensors: torch divides a number by a tensor with one more rounding.
+    rate = (lr if isinstance(lr, Tensor) else torch.as_tensor(lr, dtype=dtype, device=device)) / positive.square()
     if gradient_bound is not None:
         rate = torch.minimum(rate, 1 / (torch.as_tensor(gradient_bound, dtype=dtype, device=device) * positive))
     return torch.where(size > 0, rate, 0)

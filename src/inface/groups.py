@@ -14,7 +14,19 @@ __all__ = ["Constraints", "param_groups"]
 
 # What a group may say, beside its parameters.
 OPTIONS = frozenset(
-    {"set", "lr", "in_face", "momentum", "norm", "gradient_bound", "every_gradient", "maximize", "fused", "project"}
+    {
+        "set",
+        "lr",
+        "in_face",
+        "momentum",
+        "norm",
+        "gradient_bound",
+        "every_gradient",
+        "weight_decay",
+        "maximize",
+        "fused",
+        "project",
+    }
 )
 
 Constraints = Mapping[str, Set | dict[str, Any]]

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from .sets import NuclearBall, Set, Simplex, SpectralBall
 from .sets.base import computable, spread
+from .state import rounded
+from .units import Unit, units
 
 if TYPE_CHECKING:
     from .optimizer import FrankWolfe
@@ -74,12 +76,7 @@ def graph_init_(
     >>> (model.weight > 0).sum(1), (model.weight < 0).sum(1)
     (tensor([2, 2, 2]), tensor([2, 2, 2]))
     """
-    if scale is not None and not 0 < scale <= 1:
-        raise ValueError(f"graph_init_: scale must be in (0, 1], got {scale!r}")
-    if isinstance(edges, bool) or not isinstance(edges, Integral) or edges < 1:
-        raise ValueError(f"graph_init_: edges must be a whole number >= 1, got {edges!r}")
-    if alive and example is None:
-        raise TypeError("graph_init_: with alive=True, wanted an example, a batch of inputs of the model")
+    _check_options(edges, scale, example if alive else True)
     if isinstance(model, nn.Module):
         if groups is None:
             raise TypeError("graph_init_: with a model, wanted groups from inface.param_groups, or an optimizer")
@@ -91,39 +88,49 @@ def graph_init_(
     else:
         groups, convolutions = model, {}
     listed: Iterable[dict[str, Any]] = groups.param_groups if isinstance(groups, torch.optim.Optimizer) else groups
-    members = [
-        (p, group["set"], name)
-        for group in listed
-        if group.get("set") is not None
-        for name, p in _named(group)
-        if p.numel()
-    ]
-    layouts = {id(p): _Layout.of(p, convolutions.get(id(p))) for p, _, _ in members}
-    for p, set_, name in members:
-        _check(name, set_, layouts[id(p)], edges, scale)
+    constrained = [(group["set"], _named(group)) for group in listed if group.get("set") is not None]
+    layouts = {
+        id(p): _Layout.of(p, convolutions.get(id(p))) for _, members in constrained for _, p in members if p.numel()
+    }
+    for set_, members in constrained:
+        _check(set_, [(name, layouts[id(p)]) for name, p in members if id(p) in layouts], edges, scale)
     positive: set[int] = set()
     if example is not None:
         if not isinstance(model, nn.Module):
             raise TypeError("graph_init_: with an example, wanted the model that it goes through")
         positive = _behind_activations(model, example)
-    with torch.no_grad():
-        for p, set_, _ in members:
-            start = _connected(p, set_, layouts[id(p)], int(edges), generator)
+    with torch.no_grad(), torch.device("cpu"):  # whatever the default device is: that of the generator
+        for set_, members in constrained:
             size = scale if scale is not None else ALIVE if alive and not isinstance(set_, Simplex) else 1.0
-            p.copy_((start.abs() if id(p) in positive else start) * size)
+            for unit in units({"params": [p for _, p in members], "set": set_}, 0):
+                patterns = [_pattern(layouts[id(p)], int(edges), generator).reshape(p.shape) for p in unit.params]
+                one_sign = [isinstance(set_, Simplex) or id(p) in positive for p in unit.params]
+                patterns = [x.abs() if one else x for x, one in zip(patterns, one_sign, strict=True)]
+                for p, start in zip(unit.params, _scaled(unit, patterns, size), strict=True):
+                    p.copy_(start)
 
 
-def _check(name: str, set_: Set, layout: _Layout, edges: int, scale: float | None) -> None:
-    """Refuse what a parameter cannot start from."""
-    if isinstance(set_, NuclearBall | SpectralBall):
-        raise ValueError(
-            f"graph_init_: {name} lives in {set_!r}, whose points are not made of edges; "
-            f"start it from a random matrix with project=True"
-        )
-    if scale is not None and scale < 1 and isinstance(set_, Simplex):
-        raise ValueError(f"graph_init_: {name} lives in {set_!r}, which has no smaller points, got scale {scale:g}")
-    if edges > layout.fan_in:
-        raise ValueError(f"graph_init_: {name} has a fan-in of {layout.fan_in}, got edges {edges}")
+def _check_options(edges: int, scale: float | None, example: Any) -> None:
+    if scale is not None and not 0 < scale <= 1:
+        raise ValueError(f"graph_init_: scale must be in (0, 1], got {scale!r}")
+    if isinstance(edges, bool) or not isinstance(edges, Integral) or edges < 1:
+        raise ValueError(f"graph_init_: edges must be a whole number >= 1, got {edges!r}")
+    if example is None:
+        raise TypeError("graph_init_: with alive=True, wanted an example, a batch of inputs of the model")
+
+
+def _check(set_: Set, members: list[tuple[str, _Layout]], edges: int, scale: float | None) -> None:
+    """Refuse what parameters cannot start from."""
+    for name, layout in members:
+        if isinstance(set_, NuclearBall | SpectralBall):
+            raise ValueError(
+                f"graph_init_: {name} lives in {set_!r}, whose points are not made of edges; "
+                f"start it from a random matrix with project=True"
+            )
+        if scale is not None and scale < 1 and isinstance(set_, Simplex):
+            raise ValueError(f"graph_init_: {name} lives in {set_!r}, which has no smaller points, got scale {scale:g}")
+        if edges > layout.fan_in:
+            raise ValueError(f"graph_init_: {name} has a fan-in of {layout.fan_in}, got edges {edges}")
 
 
 def _behind_activations(model: nn.Module, example: Any) -> set[int]:
@@ -192,13 +199,18 @@ class _Layout(NamedTuple):
         return (self.rows if self.transposed else self.columns) * self.kernel
 
 
-def _connected(p: Tensor, set_: Set, layout: _Layout, edges: int, generator: torch.Generator | None) -> Tensor:
-    values = _single(layout, generator) if edges == 1 else _several(layout, edges, generator)
-    if isinstance(set_, Simplex):
-        values = values.abs()
-    blocks = set_.to_blocks(computable(values.reshape(p.shape).to(p)))
-    scaled = blocks * spread(set_.r(blocks) / set_.block_norm(blocks), blocks).to(blocks.dtype)
-    return set_.from_blocks(scaled, p)
+def _pattern(layout: _Layout, edges: int, generator: torch.Generator | None) -> Tensor:
+    return _single(layout, generator) if edges == 1 else _several(layout, edges, generator)
+
+
+def _scaled(unit: Unit, patterns: list[Tensor], size: float) -> list[Tensor]:
+    """Patterns scaled to this part of the radius, block by block; free blocks as they are in the parameters."""
+    set_ = unit.set
+    x = unit.blocks([pattern.to(computable(p.detach())) for pattern, p in zip(patterns, unit.params, strict=True)])
+    start = x * spread(set_.r(x) / set_.block_norm(x), x).to(x.dtype) * size
+    if set_.free is not None:
+        start = torch.where(spread(set_.free.to(x.device), x), unit.blocks([computable(p) for p in unit.params]), start)
+    return rounded(unit, unit.tensors(start))
 
 
 def _single(layout: _Layout, generator: torch.Generator | None) -> Tensor:

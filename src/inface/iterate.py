@@ -37,7 +37,7 @@ class RandomIterate:
 
     def __init__(self, optimizer: FrankWolfe, generator: torch.Generator | None = None) -> None:
         self.optimizer = optimizer
-        self.generator = torch.Generator().manual_seed(torch.initial_seed()) if generator is None else generator
+        self.generator = torch.Generator("cpu").manual_seed(torch.initial_seed()) if generator is None else generator
         self.index = 0
         self.count = 1
         self.snapshot = [p.detach().clone() for p in self._params()]
@@ -96,7 +96,7 @@ class RandomIterate:
                 f"RandomIterate: the optimizer has {len(self._params())} parameters, had {len(self.snapshot)}; "
                 f"attach another one after add_param_group"
             )
-        if int(torch.randint(self.count + 1, (), generator=self.generator)) == 0:
+        if int(torch.randint(self.count + 1, (), generator=self.generator, device="cpu")) == 0:
             self.index = self.count
             for p, kept in zip(self._params(), self.snapshot, strict=True):
                 kept.copy_(p.detach())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -12,16 +14,29 @@ from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiab
 
 from .checks import check_direction, check_gradients, check_group
 from .free import Norm, descend
+from .fused import Fused
 from .gap import BlockGaps, FreeNorm, ModifiedGap, combine, step_rate
 from .groups import Constraints, param_groups
 from .halves import average, take_half
-from .kernels import Options, Rows, alike, available, fits
+from .kernels import Options
 from .plain import beside, check_state, restored_group, to_plain_data
 from .registry import constrain
 from .report import Report
-from .sets import Set, blocks
+from .sets import Set
 from .sets.base import EXACT, InFace, computable, spread
-from .state import average_free, create, keep_average, weights, where_is, write
+from .state import (
+    average_free,
+    before_rounding,
+    create,
+    create_masters,
+    keep_average,
+    put,
+    rounded,
+    unit_weights,
+    weights,
+    write,
+)
+from .units import Unit, free_part, put_free_part, units, with_gradients
 
 __all__ = ["Direction", "FrankWolfe"]
 
@@ -34,6 +49,7 @@ class Gaps(NamedTuple):
     group: int
     blocks: Tensor
     lr: float | Tensor
+    diameter: float | Tensor
 
 
 class FrankWolfe(Optimizer):
@@ -63,7 +79,8 @@ class FrankWolfe(Optimizer):
         params: groups from :func:`inface.param_groups`, or anything that torch's optimizers take; a group without a
             ``set`` is free. Or a model, with ``sets``.
         sets: with a model only: the mapping that :func:`inface.param_groups` takes.
-        lr: :math:`1 / (2 L)`, for free and constrained parameters alike. Learning-rate schedulers work on both.
+        lr: :math:`1 / (2 L)`, for free and constrained parameters alike. Learning-rate schedulers work on both. It can be
+            left out where every group has its own.
         in_face: what the second half does: ``None`` (no second half: SFW), ``"away"`` (from the worst vertex of the
             minimal face), ``"frank-wolfe"`` (to its best), ``"pairwise"`` (from the worst to the best), or a function
             ``f(set, x, g) -> d`` on batches of blocks whose directions must satisfy ``<g, d> <= 0`` and
@@ -74,13 +91,16 @@ class FrankWolfe(Optimizer):
         gradient_bound: a bound on the dual norm of a block's gradient (the paper's ``L_f``), dual to the ``norm`` of its
             set, if the theorems are to hold without clamping; a number, or a tensor with one value per block.
         every_gradient: free parameters move on both halves, not once per iteration.
+        weight_decay: free parameters shrink by ``1 - lr * weight_decay`` whenever they move (decoupled, as in AdamW); what
+            lives in a set does not: its radius bounds it.
         maximize: maximise the objective.
         differentiable: let autograd flow through the step (not through the choice of a vertex, which is constant
             almost everywhere).
         fused: ``None``: contiguous float32 and float64 CPU parameters of an L1Ball, Simplex, LInfBall, GroupL1Ball
             or L2Ball take a compiled kernel that costs about what SGD's step costs; ``False``: torch operations everywhere; ``True``: the kernel,
             or an error where it cannot be.
-        project: put parameters that start outside their set into it; otherwise they are an error.
+        project: put parameters that start outside their set into it, and blocks that somebody else puts outside later;
+            otherwise the one is an error, the other a warning.
 
     All of them can be set per group, but ``differentiable``, which is the optimizer's. Parameters in bfloat16 or float16 are kept in float32 in the state
     (``state[p]["master"]``, 4 bytes per parameter; the momentum buffer is float32 too), because half precision swallows
@@ -105,6 +125,8 @@ class FrankWolfe(Optimizer):
     (True, True)
     """
 
+    _warned: bool
+
     def __init__(
         self,
         params: ParamsT | nn.Module,
@@ -116,6 +138,7 @@ class FrankWolfe(Optimizer):
         norm: Norm = "l2",
         gradient_bound: float | Tensor | None = None,
         every_gradient: bool = False,
+        weight_decay: float = 0.0,
         maximize: bool = False,
         differentiable: bool = False,
         fused: bool | None = None,
@@ -134,9 +157,13 @@ class FrankWolfe(Optimizer):
                 raise TypeError(f"FrankWolfe: with groups, lr is the one positional argument, got {sets!r} and {lr!r}")
             lr = sets
         if lr is None:
-            raise TypeError(
-                "FrankWolfe: lr is missing; it is 1 / (2 L) with the smoothness constant L of the objective"
-            )
+            groups: list[Any] = list(params)
+            params = groups
+            if not groups or not all(isinstance(group, dict) and "lr" in group for group in groups):
+                raise TypeError(
+                    "FrankWolfe: lr is missing; it is 1 / (2 L) with the smoothness constant L of the objective "
+                    "(give it to the optimizer, or to every group)"
+                )
         defaults = {
             "lr": lr,
             "set": None,
@@ -145,6 +172,7 @@ class FrankWolfe(Optimizer):
             "norm": norm,
             "gradient_bound": gradient_bound,
             "every_gradient": every_gradient,
+            "weight_decay": weight_decay,
             "maximize": maximize,
             "differentiable": differentiable,
             "fused": fused,
@@ -154,8 +182,8 @@ class FrankWolfe(Optimizer):
         super().__init__(params, defaults)
         self._prepared = True
         self._forget()
-        for group in self.param_groups:
-            _prepare(group)
+        for index, group in enumerate(self.param_groups):
+            _prepare(group, index)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; it is checked whole before anything is changed."""
@@ -166,7 +194,7 @@ class FrankWolfe(Optimizer):
             self.param_groups.pop()
             raise
         if self._prepared:
-            _prepare(self.param_groups[-1])
+            _prepare(self.param_groups[-1], len(self.param_groups) - 1)
 
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -183,14 +211,17 @@ class FrankWolfe(Optimizer):
             check_gradients(group, index)
         directions = self._custom_directions()
         for index, group in enumerate(self.param_groups):
-            params = self._ready(group)
-            if group["set"] is None:
+            params, set_ = self._ready(index, group), group["set"]
+            if params and (set_ is None or set_.free is not None):
                 self._free_step(index, group, params)
-                continue
-            options = _fused_options(group)
+            if params and set_ is not None and not set_.all_free:
+                self._constrained_steps(index, group, directions, _fused_options(group))
             for p in params:
-                if options is None or not self._fused_step(index, group, p, self.state[p], options):
-                    self._constrained_step(index, group, p, directions.get(p))
+                state = self.state[p]
+                state["phase"] = 0 if group["in_face"] is None else 1 - state["phase"]
+                if "started" in state:
+                    state["started"] = True
+        self._warn_of_outside()
         return loss
 
     @property
@@ -214,11 +245,11 @@ class FrankWolfe(Optimizer):
         >>> opt.report().frank_wolfe, opt.report().skipped
         (1, 1)
         """
-        total = torch.zeros(2, 3, dtype=torch.long)
-        for counts in (*self._counts.values(), *(rows.counts for rows in self._rows.values())):
+        total = torch.zeros(2, 4, dtype=torch.long, device="cpu")
+        for counts in (*self._counts.values(), *self._fused.counts()):
             total += counts.cpu()
-        (moved, clamped, skipped), (inner, drop, skipped_inner) = total.tolist()
-        return Report(self._measured(), moved, clamped, inner, drop, skipped + skipped_inner)
+        (moved, clamped, skipped, outside), (inner, drop, skipped_inner, outside_inner) = total.tolist()
+        return Report(self._measured(), moved, clamped, inner, drop, skipped + skipped_inner, outside + outside_inner)
 
     # ------------------------------------------------------------------ plain data
 
@@ -278,139 +309,206 @@ class FrankWolfe(Optimizer):
 
     # ------------------------------------------------------------------ one gradient
 
-    def _ready(self, group: dict[str, Any]) -> list[Tensor]:
+    def _ready(self, index: int, group: dict[str, Any]) -> list[Tensor]:
         """The parameters of a group that move in this step; their state exists afterwards even if none does."""
-        lr = group["lr"]
+        lr, set_ = group["lr"], group["set"]
         if not isinstance(lr, Tensor) and not 0 <= lr < math.inf:
             raise ValueError(f"FrankWolfe: lr must be >= 0 and finite, got {lr!r}")
         present = [p for p in group["params"] if p.grad is not None and p.numel()]
+        if present and set_ is not None and set_.per == "group":
+            present = [p for p in group["params"] if p.numel()]  # they are one block
         for p in present:
-            create(self.state[p], p, group)
+            state = self.state[p]
+            if "phase" not in state or group["momentum"] or p.dtype not in EXACT or "master" in state:
+                create(state, p, group)
             if group["in_face"] is None:
-                self.state[p]["phase"] = 0  # of a second half that was switched off
+                state["phase"] = 0  # of a second half that was switched off
+        if set_ is not None and any(p.dtype not in EXACT for p in present):
+            for unit in with_gradients(group, index):
+                create_masters(unit, [self.state[p] for p in unit.params])
         return [] if _is_zero(group["lr"]) else present
 
-    def _constrained_step(self, index: int, group: dict[str, Any], p: Tensor, direction: Tensor | None) -> None:
-        set_: Set = group["set"]
+    def _constrained_steps(
+        self, index: int, group: dict[str, Any], directions: dict[Tensor, Tensor], options: Options | None
+    ) -> None:
+        if options is None:
+            left = with_gradients(group, index)
+        else:
+            left, outside = self._fused.step(index, group, self.state, options)
+            self._outside += outside
+        for unit in left:
+            self._constrained_step(index, group, unit, directions.get(unit.params[0]))
+
+    def _constrained_step(self, index: int, group: dict[str, Any], unit: Unit, direction: Tensor | None) -> None:
+        """One half of an iteration with torch operations."""
+        set_ = unit.set
         # Before the state is looked at: torch.compile would else know p as a key of it, and recompile for every gradient.
-        diameter = set_.diameter(blocks.shape(p.shape, set_.per))
-        state, lr = self.state[p], _scalar(group["lr"])
-        phase, momentum = state["phase"], group["momentum"]
+        diameter = unit.diameter()
+        states, lr = [self.state[p] for p in unit.params], _scalar(group["lr"])
+        phase, momentum = states[0]["phase"], group["momentum"]
+        rate = step_rate(diameter, lr, group["gradient_bound"])
+        x, g = unit.blocks(unit_weights(unit, states)), unit.blocks([_gradient(group, p) for p in unit.params])
+        m = unit.blocks([state["momentum_buffer"] for state in states]) if momentum else None
+        if unit.params[0] not in self._counts:
+            # Both halves at once, so that a compiled second half finds what it will find later.
+            self._counts[unit.params[0]] = torch.zeros(2, 4, dtype=torch.long, device=x.device)
+        counts = self._counts[unit.params[0]]
+        kept = set_.constrained(x)
+        own = set_ if kept is None else set_.part(kept)
         half = take_half(
-            set_,
-            set_.to_blocks(weights(p, state)),
-            set_.to_blocks(_gradient(group, p)),
-            set_.to_blocks(state["momentum_buffer"]) if momentum else None,
+            own,
+            self._inside(group, unit, own, _only(x, kept), counts[phase]),
+            _only(g, kept),
+            None if m is None else _only(m, kept),
             momentum=momentum,
-            rate=step_rate(diameter, lr, group["gradient_bound"]),
+            rate=_only(rate, kept) if isinstance(rate, Tensor) and rate.ndim else rate,
             in_face=group["in_face"] if phase and direction is None else None,
             direction=direction,
         )
         if half.m is not None:
-            keep_average(state, set_.from_blocks(half.m, p))
-        write(p, state, set_.from_blocks(half.x, p))
+            for state, buffer in zip(states, unit.tensors(_all(half.m, kept, m)), strict=True):
+                keep_average(state, buffer)
+        write(unit, states, unit.tensors(_all(half.x, kept, x)))
+        if not torch.compiler.is_compiling():
+            self._versions.update((p, _version(p)) for p in unit.params)
 
         usable = torch.isfinite(half.slope)
         if phase == 0:
             gaps = torch.where(usable, half.slope.detach().clamp(min=0), 0)
-            self._gaps[p] = Gaps(index, gaps, _now(lr))
-        if p not in self._counts:  # both halves at once, so that a compiled second half finds what it will find later
-            self._counts[p] = torch.zeros(2, 3, dtype=torch.long, device=p.device)
-        self._counts[p][phase] += torch.stack([half.decision.step > 0, half.decision.hit, ~usable]).sum(1)
-        state["phase"] = _next(group, phase)
+            self._gaps[unit.params[0]] = Gaps(index, _all(gaps, kept, gaps.new_zeros(len(x))), _now(lr), diameter)
+            self._fused.forget(index, unit.params[0])
+        counts[phase, :3] += torch.stack([half.decision.step > 0, half.decision.hit, ~usable]).sum(1)
 
-    def _fused_step(
-        self, index: int, group: dict[str, Any], p: Tensor, state: dict[str, Any], options: Options
-    ) -> bool:
-        """The same in one call of a kernel, if it takes this parameter."""
-        set_, phase = group["set"], state["phase"]
-        x, g = weights(p, state), computable(p.grad)  # type: ignore[arg-type]
-        m = state["momentum_buffer"] if options.momentum else None
-        if not fits(set_, x) or not alike(x, g, m) or available(set_, x.dtype) is None:
-            return False
-        rows = self._rows.get(id(p))
-        if rows is None or not rows.belongs_to(set_, x):
-            rows = self._rows[id(p)] = Rows(set_, x, None if rows is None else rows.counts)
-        rows.step(x, g, m, options, group["in_face"] if phase else None)
-        if x is not p:
-            p.copy_(x)
-        if m is not None:
-            state["started"] = True
-        if phase == 0:
-            self._gaps[p] = Gaps(index, rows.gaps, _now(options.lr))
-        state["phase"] = _next(group, phase)
-        return True
+    def _inside(self, group: dict[str, Any], unit: Unit, set_: Set, x: Tensor, counts: Tensor) -> Tensor:
+        """Count, name and, where ``project`` asks for it, project blocks that somebody else put outside of their set.
+
+        Where a norm is dear, or a look at it would wait for a device, only steps look before which a parameter was
+        written to.
+        """
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return x
+        if not (set_.cheap_norm and x.is_cpu) and all(self._versions.get(p) == _version(p) for p in unit.params):
+            return x
+        outside = ~set_.block_contains(x) & torch.isfinite(x).flatten(1).all(1)
+        counts[3] += outside.sum()
+        if x.is_cpu:
+            if not bool(outside.any()):
+                return x
+            self._outside.append(unit.name)
+        return set_.projected(x) if group["project"] else x
 
     def _free_step(self, index: int, group: dict[str, Any], params: list[Tensor]) -> None:
-        if not params:
-            return
-        grads = [_gradient(group, p) for p in params]
+        """Descend on free parameters, or on the free blocks of constrained ones."""
+        set_ = group["set"]
+        grads = [_free(set_, _gradient(group, p)) for p in params]  # before the state is looked at, as above
+        states = [self.state[p] for p in params]
+        values = [_target(set_, p, state) for p, state in zip(params, states, strict=True)]
+        parts = [_free(set_, x) for x in values]
         if group["momentum"]:
-            grads = average_free([self.state[p] for p in params], grads, group["momentum"])
-        first = [self.state[p]["phase"] == 0 for p in params]
+            averages: list[dict[str, Any]] = [
+                {"momentum_buffer": _free(set_, state["momentum_buffer"]), "started": state["started"]}
+                for state in states
+            ]
+            grads = average_free(averages, grads, group["momentum"])
+            for state, average_ in zip(states, averages, strict=True):
+                state["momentum_buffer"] = put_free_part(set_, state["momentum_buffer"], average_["momentum_buffer"])
+        first = [state["phase"] == 0 for state in states]
         moving = [i for i in range(len(params)) if first[i] or group["every_gradient"]]
         if moving:
             lr = _scalar(group["lr"])
-            targets = [_target(params[i], self.state[params[i]]) for i in moving]
-            square = descend(targets, [grads[i] for i in moving], lr, group["norm"])
-            for i, target in zip(moving, targets, strict=True):
-                if target is not params[i]:
-                    params[i].copy_(target)
+            square = descend(
+                [parts[i] for i in moving], [grads[i] for i in moving], lr, group["norm"], group["weight_decay"]
+            )
+            for i in moving:
+                if values[i] is not params[i]:
+                    put_free_part(set_, values[i], parts[i])
+                    parts[i] = parts[i].to(params[i].dtype)
+                if parts[i] is not params[i]:
+                    put(params[i], put_free_part(set_, params[i], parts[i]))
             if any(first):
                 self._free[index] = FreeNorm(square.detach(), _now(lr))
-        for p in params:
-            self.state[p]["phase"] = _next(group, self.state[p]["phase"])
 
     def _custom_directions(self) -> dict[Tensor, Tensor]:
         """What the functions given as ``in_face`` say, checked before any parameter is touched."""
         found = {}
         for index, group in enumerate(self.param_groups):
-            if group["set"] is None or not callable(group["in_face"]):
+            if group["set"] is None or not callable(group["in_face"]) or not self._ready(index, group):
                 continue
-            for p in self._ready(group):
-                if self.state[p]["phase"] == 1:
-                    set_, state = group["set"], self.state[p]
-                    x, g = set_.to_blocks(weights(p, state)), set_.to_blocks(_gradient(group, p))
-                    finite = torch.isfinite(g).flatten(1).all(1)
-                    if group["momentum"]:
-                        g, _ = average(set_.to_blocks(state["momentum_buffer"]), g, group["momentum"])
-                    d = group["in_face"](set_, x.clone(), g.clone())
-                    d = check_direction(group, index, p, x, g, d, finite)
-                    found[p] = torch.where(spread(finite, d), d, 0)
+            for unit in with_gradients(group, index):
+                states = [self.state[p] for p in unit.params]
+                x, g = unit.blocks(unit_weights(unit, states)), unit.blocks([_gradient(group, p) for p in unit.params])
+                kept = unit.set.constrained(x)
+                if states[0]["phase"] == 0 or (kept is not None and not len(kept)):
+                    continue
+                set_ = unit.set if kept is None else unit.set.part(kept)
+                x, g = _only(x, kept), _only(g, kept)
+                finite = torch.isfinite(g).flatten(1).all(1)
+                if group["momentum"]:
+                    m = unit.blocks([state["momentum_buffer"] for state in states])
+                    g, _ = average(_only(m, kept), g, group["momentum"])
+                d = group["in_face"](set_, x.clone(), g.clone())
+                d = check_direction(set_, unit, x, g, d, finite)
+                found[unit.params[0]] = torch.where(spread(finite, d), d, 0)
         return found
 
     def _measured(self) -> ModifiedGap:
         parts = []
-        for p, (index, gaps, lr) in self._gaps.items():
-            group = self.param_groups[index]
-            if not p.requires_grad:
+        for index, group in enumerate(self.param_groups):
+            if group["set"] is None:
                 continue
-            lr = 0.0 if _is_zero(group["lr"]) else lr  # noqa: PLW2901 - frozen since
-            diameter = group["set"].diameter(blocks.shape(p.shape, group["set"].per))
-            parts.append(BlockGaps(where_is(group, index, p), gaps.clone(), diameter, lr, group["gradient_bound"]))
+            named = units(group, index)
+            frozen = _is_zero(group["lr"])
+            found = self._fused.gaps(index, [unit.name for unit in named], group["gradient_bound"])
+            known = {name for part in found for name in part.parameters}
+            for unit in named:
+                own = None if unit.name in known else self._gaps.get(unit.params[0])
+                if own is not None and any(p.requires_grad for p in unit.params):
+                    gaps = {unit.name: len(own.blocks)}
+                    found.append(BlockGaps(gaps, own.blocks.clone(), own.diameter, own.lr, group["gradient_bound"]))
+            parts += [replace(part, lr=0.0) if frozen else part for part in found]  # frozen since
         free = [
             FreeNorm(norm.square, 0.0 if _is_zero(self.param_groups[index]["lr"]) else norm.lr)
             for index, norm in self._free.items()
         ]
         return combine(parts, free)
 
+    def _warn_of_outside(self) -> None:
+        """Say once which parameters were found outside of their sets."""
+        if self._outside and not self._warned:
+            self._warned = True
+            more = f" and {len(self._outside) - 3} more" if len(self._outside) > 3 else ""
+            warnings.warn(
+                f"FrankWolfe: {', '.join(self._outside[:3])}{more} lay outside of the set that the optimizer keeps it in: "
+                f"somebody else changed it. project=True puts it back; report() counts such blocks",
+                stacklevel=3,
+            )
+        self._outside.clear()
+
     def _forget(self) -> None:
         self._gaps: dict[Tensor, Gaps] = {}
-        self._rows: dict[int, Rows] = {}
+        self._fused = Fused()
         self._free: dict[int, FreeNorm] = {}
         self._counts: dict[Tensor, Tensor] = {}
+        self._versions: dict[Tensor, int] = {}
+        self._outside: list[str] = []
+        self._warned = False
 
 
-def _prepare(group: dict[str, Any]) -> None:
+def _prepare(group: dict[str, Any], index: int) -> None:
     """Put a checked group's parameters where its set wants them."""
     set_: Set | None = group["set"]
-    if set_ is not None:
-        group["set"] = set_ = beside(set_, group["params"])
+    if set_ is None:
+        for p in group["params"]:
+            constrain(p, None)
+        return
+    group["set"] = set_ = beside(set_, group["params"])
     for p in group["params"]:
-        constrain(p, set_)
-        if set_ is not None and group["project"] and p.numel():
-            with torch.no_grad():
-                p.copy_(set_.project(p))
+        constrain(p, None if set_.all_free else set_)
+    for unit in units(group, index) if group["project"] else ():
+        with torch.no_grad():
+            values = unit.tensors(unit.set.projected(unit.blocks(before_rounding(unit))))
+            for p, new in zip(unit.params, rounded(unit, values), strict=True):
+                p.copy_(new)
 
 
 def _fused_options(group: dict[str, Any]) -> Options | None:
@@ -426,17 +524,38 @@ def _fused_options(group: dict[str, Any]) -> Options | None:
 
 
 def _gradient(group: dict[str, Any], p: Tensor) -> Tensor:
-    g = computable(p.grad)  # type: ignore[arg-type]
+    g = torch.zeros_like(computable(p)) if p.grad is None else computable(p.grad)
     return -g if group["maximize"] else g
 
 
-def _target(p: Tensor, state: dict[str, Any]) -> Tensor:
-    """What a free parameter's descent moves: the parameter, or its float32 copy."""
-    return weights(p, state) if "master" in state else p
+def _only(x: Tensor, kept: Tensor | None) -> Tensor:
+    """Some of the blocks; all of them if it is not said which."""
+    return x if kept is None else x[kept]
 
 
-def _next(group: dict[str, Any], phase: int) -> int:
-    return 0 if group["in_face"] is None else 1 - phase
+def _all(some: Tensor, kept: Tensor | None, x: Tensor | None) -> Tensor:
+    """All blocks ``x``, of which some are other ones."""
+    return some if kept is None or x is None else x.index_copy(0, kept, some)
+
+
+def _free(set_: Set | None, x: Tensor) -> Tensor:
+    """The free part of a tensor that has one."""
+    part = free_part(set_, x)
+    if part is None:
+        raise TypeError(f"{set_!r} has no free blocks")
+    return part
+
+
+def _version(p: Tensor) -> int:
+    """What changes when a tensor is written to."""
+    return -1 if p.is_inference() else p._version  # noqa: SLF001 - autograd's own counter
+
+
+def _target(set_: Set | None, p: Tensor, state: dict[str, Any]) -> Tensor:
+    """What descent moves: the parameter, or its float32 copy."""
+    if "master" not in state:
+        return p
+    return weights(p, state) if set_ is None else unit_weights(Unit(set_, [p], "", None), [state])[0]
 
 
 def _scalar(lr: float | Tensor) -> float | Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch.optim import Optimizer
 
 from .checks import check_options
 from .sets import Set
-from .state import where_is
+from .units import names_of
 
 __all__ = ["beside", "check_state", "restored_group", "to_plain_data"]
 
@@ -71,10 +72,29 @@ def _restored_set(index: int, group: dict[str, Any], saved: dict[str, Any] | Non
     if found != wanted:
         raise ValueError(f"load_state_dict: group {index} was saved with set {found}, the optimizer has {wanted}")
     restored = Set.from_dict(saved)
-    for p in group["params"]:
+    names = names_of(group, index)
+    for p, name in zip(group["params"], names, strict=True):
         if p.numel():
-            restored.check(p.shape, where_is(group, index, p))
+            restored.check(p.shape, name)
+    if not _same_radius(restored.radius, live.radius):
+        warnings.warn(
+            f"load_state_dict: group {index} ({', '.join(names[:3])}) was saved with radius {_radius(restored.radius)}, the "
+            f"optimizer has {_radius(live.radius)}; the saved one is used from now on",
+            stacklevel=2,
+        )
     return beside(restored, group["params"])
+
+
+def _same_radius(saved: float | Tensor, live: float | Tensor) -> bool:
+    if isinstance(saved, Tensor) and isinstance(live, Tensor):
+        return saved.shape == live.shape and bool((saved.cpu().double() == live.cpu().double()).all())
+    return not isinstance(saved, Tensor) and not isinstance(live, Tensor) and saved == live
+
+
+def _radius(radius: float | Tensor) -> str:
+    if not isinstance(radius, Tensor):
+        return f"{radius:g}"
+    return f"{float(radius.min()):g} to {float(radius.max()):g} ({radius.numel()} values)"
 
 
 def beside(set_: Set, params: list[Tensor]) -> Set:

@@ -22,6 +22,7 @@ class Report:
         drop: of these, those that went as far as they could: in a face, which takes an edge, a group or a rank away, or
             from inside the set to its boundary.
         skipped: blocks left alone because their gradient was not finite.
+        outside: blocks that were found outside of their set, where somebody else had put them, counted at every half.
 
     >>> import torch
     >>> from inface.gap import combine
@@ -35,9 +36,11 @@ class Report:
     in_face: int
     drop: int
     skipped: int
+    outside: int = 0
 
     def __str__(self) -> str:
+        found = f", {self.outside} blocks found outside" if self.outside else ""
         return (
             f"gap {float(self.gap):.6g} | {self.frank_wolfe} Frank-Wolfe steps ({self.clamped} clamped), "
-            f"{self.in_face} in-face steps ({self.drop} drops), {self.skipped} blocks skipped"
+            f"{self.in_face} in-face steps ({self.drop} drops), {self.skipped} blocks skipped{found}"
         )

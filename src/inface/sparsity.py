@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from .registry import set_of
+from .units import constrained_places
 
 __all__ = ["LayerNonzeros", "Nonzeros", "hard_threshold", "nonzeros"]
 
 
 @dataclass(frozen=True)
 class LayerNonzeros:
-    """The non-zero edges of one layer; a node is an output, its edges are what enters it.
+    """The non-zero edges of one layer; a node is an output, its edges are what enters it. Free nodes are not counted.
 
     Attributes:
         percent: of the edges into a node, how many are not zero, averaged over the nodes.
@@ -80,7 +81,7 @@ def nonzeros(
     everything = [p.detach() for p in model.parameters()]
     count, total = sum(_count(p, threshold) for p in everything), sum(p.numel() for p in everything)
     return Nonzeros(
-        {name: _layer(p.detach(), threshold) for name, p in chosen.items()}, 100 * count / max(1, total), count, total
+        {name: _layer(p, threshold) for name, p in chosen.items()}, 100 * count / max(1, total), count, total
     )
 
 
@@ -121,12 +122,17 @@ def hard_threshold(
 
 @torch.no_grad()
 def _keep_largest(params: list[nn.Parameter], keep: float) -> None:
-    sizes = torch.cat([p.abs().flatten().cpu() for p in params])
+    places = [constrained_places(set_of(p), p) for p in params]
+    parts = [p.detach() if at is None else p.index_select(*at) for p, at in zip(params, places, strict=True)]
+    sizes = torch.cat([part.abs().flatten().cpu() for part in parts])
     order = sizes.sort(descending=True, stable=True).indices
     mask = torch.zeros_like(sizes, dtype=torch.bool)
     mask[order[: max(1, round(keep * sizes.numel()))]] = True
-    for p, part in zip(params, mask.split([p.numel() for p in params]), strict=True):
-        p.masked_fill_(~part.reshape(p.shape).to(p.device), 0)
+    masks = mask.split([part.numel() for part in parts])
+    for p, at, part, kept in zip(params, places, parts, masks, strict=True):
+        part.masked_fill_(~kept.reshape(part.shape).to(p.device), 0)
+        if at is not None:
+            p.index_copy_(*at, part)
 
 
 def _chosen(model: nn.Module, layers: str | Iterable[str] | torch.optim.Optimizer | None) -> dict[str, nn.Parameter]:
@@ -154,6 +160,8 @@ def _chosen(model: nn.Module, layers: str | Iterable[str] | torch.optim.Optimize
 
 
 def _layer(p: Tensor, threshold: float) -> LayerNonzeros:
+    places = constrained_places(set_of(p), p)
+    p = p.detach() if places is None else p.detach().index_select(*places)
     nodes = p.shape[0] if p.ndim > 1 else 1
     inputs = max(1, p.numel() // max(1, nodes))
     edges = _count(p, threshold) / max(1, nodes)

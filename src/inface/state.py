@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from .sets import Set
 from .sets.base import EXACT, computable
+from .units import Unit
 
-__all__ = ["average_free", "create", "keep_average", "weights", "where_is", "write"]
+__all__ = [
+    "average_free", "before_rounding", "create", "create_masters", "keep_average", "put", "rounded", "unit_weights",
+    "weights", "write",
+]  # fmt: skip
+
+State = dict[str, Any]
 
 
-def create(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> None:
+def create(state: State, p: Tensor, group: dict[str, Any]) -> None:
     """Fill in what is missing of a parameter's state.
 
     ``phase``: 0 if the next gradient does the first half of an iteration, 1 if the second. ``started``: whether the
@@ -22,13 +28,8 @@ def create(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> None:
     state.setdefault("phase", 0)
     if p.dtype in EXACT:
         state.pop("master", None)  # of a parameter that was converted
-    elif "master" not in state:
-        master = computable(p.detach()).clone()
-        set_: Set | None = group["set"]
-        if set_ is not None:
-            smaller, larger = (set_.to_blocks(_before_rounding(p.detach(), step)) for step in (-1, 1))
-            master = set_.from_blocks(set_.onto_boundary(set_.to_blocks(master), smaller, larger), master).contiguous()
-        state["master"] = master
+    elif "master" not in state and group["set"] is None:
+        state["master"] = computable(p.detach()).clone()
     if group["momentum"] and "momentum_buffer" not in state:
         state["momentum_buffer"] = torch.full_like(computable(p.detach()), torch.nan)
         state["started"] = False
@@ -36,40 +37,89 @@ def create(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> None:
         state["momentum_buffer"] = state["momentum_buffer"].to(p.dtype if p.dtype in EXACT else torch.float32)
 
 
-def _before_rounding(p: Tensor, step: Literal[-1, 1]) -> Tensor:
+def create_masters(unit: Unit, states: Sequence[State]) -> None:
+    """Fill in the float32 copies of constrained half-precision parameters."""
+    if unit.params[0].dtype in EXACT or all("master" in state for state in states):
+        return
+    for state, master in zip(states, before_rounding(unit), strict=True):
+        state.setdefault("master", master.clone())
+
+
+def before_rounding(unit: Unit) -> list[Tensor]:
+    """Parameters as they may have been before they were rounded to half precision: on the boundary, if that can be.
+
+    A set contains a half-precision parameter if it contains this, with the tolerance of float32.
+    """
+    values = [p.detach() for p in unit.params]
+    if values[0].dtype in EXACT:
+        return values
+    x = unit.blocks([computable(value) for value in values])
+    smaller, larger = (unit.blocks([_bound(value, step) for value in values]) for step in (-1, 1))
+    kept = unit.set.constrained(x)
+    if kept is None:
+        found = unit.set.onto_boundary(x, smaller, larger)
+    else:
+        found = x.index_copy(0, kept, unit.set.part(kept).onto_boundary(x[kept], smaller[kept], larger[kept]))
+    return [master.contiguous() for master in unit.tensors(found)]
+
+
+def _bound(p: Tensor, step: Literal[-1, 1]) -> Tensor:
     """The smallest (-1) or largest (1) numbers in magnitude that are rounded to ``p``, in float32; a zero is a zero."""
     neighbour = (p.view(torch.int16) + step).view(p.dtype)
     # Just short of half way: a tie may be rounded to the neighbour.
     return torch.where(p == 0, 0, torch.lerp(p.float(), neighbour.float(), 0.499))
 
 
-def weights(p: Tensor, state: dict[str, Any]) -> Tensor:
-    """The values to compute with; entries of a half-precision parameter that somebody changed are taken over."""
+def rounded(unit: Unit, values: Sequence[Tensor]) -> list[Tensor]:
+    """Values in the dtype of the parameters, and in their set."""
+    dtype = unit.params[0].dtype
+    return list(values) if dtype in EXACT else unit.tensors(unit.set.round_into(unit.blocks(values), dtype))
+
+
+def weights(p: Tensor, state: State) -> Tensor:
+    """The values of a free parameter to compute with; entries in half precision that somebody changed are taken over."""
     if "master" not in state:
         return p.clone() if torch.is_grad_enabled() else p
-    master: Tensor = state["master"]
-    return master.copy_(torch.where(master.to(p.dtype) == p, master, p.float()))
+    return _taken_over(p, state["master"], None)
 
 
-def write(p: Tensor, state: dict[str, Any], new: Tensor) -> None:
-    """Make ``new`` the values of a parameter, unless they were written in place."""
-    if "master" in state:
-        _put(state["master"], new)
-        p.copy_(new)
-    else:
-        _put(p, new)
+def unit_weights(unit: Unit, states: Sequence[State]) -> list[Tensor]:
+    """The same for constrained parameters."""
+    if "master" not in states[0]:
+        return [p.clone() if torch.is_grad_enabled() else p for p in unit.params]
+    masters = [state["master"] for state in states]
+    return [
+        _taken_over(p, master, own) for p, master, own in zip(unit.params, masters, rounded(unit, masters), strict=True)
+    ]
 
 
-def keep_average(state: dict[str, Any], average: Tensor) -> None:
+def _taken_over(p: Tensor, master: Tensor, own: Tensor | None) -> Tensor:
+    """A float32 copy with the entries of ``p`` that are neither what was written (``own``) nor what it started from."""
+    same = master.to(p.dtype) == p
+    return master.copy_(torch.where(same if own is None else same | (own == p), master, p.float()))
+
+
+def write(unit: Unit, states: Sequence[State], new: Sequence[Tensor]) -> None:
+    """Make ``new`` the values of constrained parameters, unless they were written in place."""
+    if "master" not in states[0]:
+        for p, value in zip(unit.params, new, strict=True):
+            put(p, value)
+        return
+    for p, state, value, own in zip(unit.params, states, new, rounded(unit, new), strict=True):
+        put(state["master"], value)
+        p.copy_(own)
+
+
+def keep_average(state: State, average: Tensor) -> None:
     """Make ``average`` the momentum of a parameter."""
     if torch.is_grad_enabled():
         state["momentum_buffer"] = average
     else:
-        _put(state["momentum_buffer"], average)
+        put(state["momentum_buffer"], average)
     state["started"] = True
 
 
-def average_free(states: list[dict[str, Any]], grads: list[Tensor], momentum: float) -> list[Tensor]:
+def average_free(states: list[State], grads: list[Tensor], momentum: float) -> list[Tensor]:
     """The averaged gradients of free parameters, which are also their momentum from now on."""
     if torch.is_grad_enabled():
         for state, g in zip(states, grads, strict=True):
@@ -85,14 +135,11 @@ def average_free(states: list[dict[str, Any]], grads: list[Tensor], momentum: fl
     return [state["momentum_buffer"] for state in states]
 
 
-def _put(there: Tensor, new: Tensor) -> None:
-    if torch.compiler.is_compiling() or torch.is_grad_enabled() or there.data_ptr() != new.data_ptr():
+def put(there: Tensor, new: Tensor) -> None:
+    """Copy ``new`` there, unless it lies there already.
+
+    Subclasses of Tensor, such as sharded ones, may all say that they lie at 0.
+    """
+    at = 0 if torch.compiler.is_compiling() or torch.is_grad_enabled() else there.data_ptr()
+    if at == 0 or at != new.data_ptr():
         there.copy_(new)
-
-
-def where_is(group: dict[str, Any], index: int, p: Tensor) -> str:
-    """A parameter's name, or its place where it has none."""
-    position = next(i for i, other in enumerate(group["params"]) if other is p)
-    if "param_names" in group:
-        return str(group["param_names"][position])
-    return f"group {index}, parameter {position}"

@@ -9,6 +9,7 @@ import torch
 
 from .sets import Set, blocks
 from .sets.norms import equivalence
+from .units import free_part, units
 
 if TYPE_CHECKING:
     from .optimizer import FrankWolfe
@@ -37,16 +38,19 @@ def kappa(optimizer: FrankWolfe) -> float:
     3.0
     """
     found: list[tuple[float, float, float]] = []
-    for group in optimizer.param_groups:
+    for index, group in enumerate(optimizer.param_groups):
         set_: Set | None = group["set"]
-        shapes = [p.shape for p in group["params"] if p.requires_grad and p.numel()]
-        if set_ is not None:
-            pieces = [(blocks.shape(shape, set_.per), set_.norm_name) for shape in shapes]
-            ratios = [equivalence(norm, shape.numel(), _rank(shape)) for shape, norm in pieces]
-        elif group["norm"] == "spectral":
+        moving_params = [p for p in group["params"] if p.requires_grad and p.numel()]
+        parts = [free_part(set_, torch.empty(p.shape, device="meta")) for p in moving_params]
+        shapes = [part.shape for part in parts if part is not None]
+        if group["norm"] == "spectral":
             ratios = [equivalence("spectral", shape.numel(), _rank(shape)) for shape in shapes]
         else:
             ratios = [equivalence(group["norm"], sum(shape.numel() for shape in shapes), 1)] if shapes else []
+        for unit in units(group, index) if set_ is not None and not set_.all_free else ():
+            if any(p.requires_grad for p in unit.params):
+                shape = blocks.shape(unit.size, unit.set.per)
+                ratios.append(equivalence(unit.set.norm_name, shape.numel(), _rank(shape)))
         found += [(float(group["lr"]), *ratio) for ratio in ratios]
     moving = [part for part in found if part[0] > 0] or [(1.0, first, second) for _, first, second in found]
     if not moving:

@@ -1,0 +1,45 @@
+"""Sharded parameters (DTensors), on a mesh of one process."""
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+
+import inface
+from inface.sets import L1Ball
+
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch has no distributed package here")
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415 - only where there is one
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def sharded(x, mesh):
+    from torch.distributed.tensor import Shard, distribute_tensor  # noqa: PLC0415
+
+    return nn.Parameter(distribute_tensor(x, mesh, [Shard(0)]))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_free_ones_descend_as_plain_ones_do(mesh, momentum):
+    start = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    p, q = sharded(start.clone(), mesh), nn.Parameter(start.clone())
+    ours, plain = (inface.FrankWolfe([x], lr=0.1, momentum=momentum) for x in (p, q))
+    for i in range(5):
+        g = torch.randn(4, 3, generator=torch.Generator().manual_seed(i))
+        p.grad, q.grad = sharded(g, mesh).detach(), g
+        ours.step()
+        plain.step()
+        assert torch.equal(p.full_tensor(), q)
+
+
+def test_constrained_ones_are_refused_by_name(mesh):
+    p = sharded(torch.zeros(4, 3), mesh)
+    with pytest.raises(ValueError, match=r'parameter "fc\.weight" is a DTensor, wanted an ordinary tensor'):
+        inface.FrankWolfe([{"params": [("fc.weight", p)], "set": L1Ball(1.0)}], lr=0.1)
