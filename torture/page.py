@@ -42,15 +42,17 @@ def page(told: Mapping[str, Any]) -> str:
 
     >>> parts = {"files": {"cases": 2, "failed": 0, "files": 2, "grid.yaml": 2, "read": 2}}
     >>> text = page({"command": "c", "minutes": 1, "machine": "m", "left_out": [], "parts": parts})
-    >>> "| damaged and hostile files | 2 | 0 | 2 files, 2 grid.yaml, 2 read |" in text
-    True
+    >>> "| damaged and hostile files | 2 | 0 |" in text, "- Damaged and hostile files: 2 files, 2 grid.yaml, 2 read." in text
+    (True, True)
     """
-    rows = []
+    rows, details = [], []
     for name, each in told["parts"].items():
-        others = ", ".join(f"{number:,} {what}" for what, number in each.items() if what not in ("cases", "failed"))
-        rows.append(f"| {PARTS[name]} | {each['cases']:,} | {each['failed']:,} | {others} |")
+        rows.append(f"| {PARTS[name]} | {each['cases']:,} | {each['failed']:,} |")
+        others = sorted((-number, what) for what, number in each.items() if what not in ("cases", "failed"))
+        listed = ", ".join(f"{-number:,} {what}" for number, what in others)
+        details.append(f"- {PARTS[name].capitalize()}: {listed}.")
     left = "".join(f"\nLeft out: {reason}.\n" for reason in told["left_out"])
-    figures = "\n".join(["| what | cases | failed | of them |", "|---|---|---|---|", *rows])
+    figures = "\n".join(["| what | cases | failed |", "|---|---|---|", *rows, "", "In detail:", "", *details])
     text = TEMPLATE.read_text(encoding="utf-8")
     for key, value in {
         "FIGURES": figures + "\n" + left,

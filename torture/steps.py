@@ -123,7 +123,7 @@ KINDS: dict[str, Kind] = {
 }
 STRATEGIES = [None, "away", "frank-wolfe", "pairwise", "function"]
 DTYPES = [torch.float32, torch.float32, torch.float64, torch.float64, torch.bfloat16, torch.float16]
-PER = ["output", "input", "tensor"]
+PER = ["output", "input", "tensor"]  # and "group", which has a case of its own
 MATRICES = ("NuclearBall", "SpectralBall")
 
 
@@ -138,7 +138,9 @@ def _by_hand(set_: Set, x: Tensor, g: Tensor) -> Tensor:
 
 def case(seed: int) -> Counter[str]:
     """One optimizer, from its start to some hundred steps; what was done, counted."""
-    run = _Run(random.Random(seed), seed)  # noqa: S311 - no secret
+    if random.Random(seed).random() < 0.1:  # noqa: S311 - no secret
+        return _whole_group(random.Random(seed + 1), seed)  # noqa: S311
+    run = _Run(random.Random(seed), seed)  # noqa: S311
     steps = run.draw.choice([20, 60, 200])
     restored = run.draw.randrange(steps)
     twin: _Run | None = None
@@ -152,6 +154,43 @@ def case(seed: int) -> Counter[str]:
     if twin is not None:
         check(_same_bits(run.p, twin.p), "a run resumed from a checkpoint ends with the same bits", run)
     return run.counts
+
+
+def _whole_group(draw: random.Random, seed: int) -> Counter[str]:
+    """per="group": the tensors of a group step as the one vector does that they are."""
+    numbers = torch.Generator().manual_seed(seed % 2**63)
+    name = draw.choice([name for name in KINDS if name not in MATRICES])
+    shapes = [tuple(draw.choice([1, 2, 3, 5, 9]) for _ in range(draw.randint(2, 3))) for _ in range(draw.randint(1, 4))]
+    size = 10 ** draw.uniform(-1, 2)
+    set_ = KINDS[name].make(size, "group")
+    like = [torch.randn(shape, generator=numbers, dtype=torch.float64) for shape in shapes]
+    start = set_.together().project(size * set_.gather(like))
+    tensors = [Parameter(x.contiguous()) for x in set_.scatter(start, like)]
+    vector = Parameter(set_.gather([p.detach() for p in tensors]).clone())
+    options: dict[str, Any] = {
+        "lr": size * 10 ** draw.uniform(-2, 1),
+        "in_face": None if name == "L2Ball" else draw.choice(STRATEGIES[:-1]),
+        "momentum": draw.choice([0.0, 0.9]),
+        "fused": draw.choice([None, False]),
+    }
+    joint = inface.FrankWolfe([{"params": tensors, "set": set_}], **options)
+    single = inface.FrankWolfe([{"params": [vector], "set": set_.together()}], **options)
+    steps = draw.choice([20, 60])
+    for number in range(steps):
+        gradients = [torch.randn(p.shape, generator=numbers, dtype=torch.float64) for p in tensors]
+        for p, g in zip(tensors, gradients, strict=True):
+            p.grad = g
+        vector.grad = set_.gather(gradients)
+        joint.step()
+        single.step()
+        apart = float((set_.gather([p.detach() for p in tensors]) - vector.detach()).abs().max())
+        if not apart <= 1e-10 * size or not bool(set_.together().contains(vector.detach()).all()):
+            raise AssertionError(
+                f"the tensors of a group step as one vector: apart {apart!r} ({set_!r}, shapes {shapes}, {options}, step {number})"
+            )
+    return Counter(
+        {"runs": 1, "steps": steps, "per group": 1, name: 1, "float64": 1, f"in_face {options['in_face']}": 1}
+    )
 
 
 def check(holds: object, what: str, run: _Run, **found: object) -> None:
@@ -183,7 +222,11 @@ class _Run:
         radius: float | Tensor = size
         if draw.random() < 0.5:
             radius = size * (0.5 + torch.rand(count, generator=self.random, dtype=torch.float64))
-        self.set = self.kind.make(radius, per)
+        bounded = self.kind.make(radius, per)
+        self.set = type(bounded).from_dict({**bounded.to_dict(), "norm": draw.choice(bounded.norms)})
+        if isinstance(radius, Tensor) and count > 1 and draw.random() < 0.3:
+            radius[draw.randrange(count)] = torch.inf  # that block is free
+            self.set = self.set.with_radius(radius)
         self.radii = np.broadcast_to(torch.as_tensor(radius, dtype=torch.float64).numpy(), (count,))
         self.scale = 10 ** (draw.uniform(-2, 2) if half else draw.choice([-12.0, -3.0, 0.0, 0.0, 0.0, 3.0, 12.0]))
         self.strategy = draw.choice(STRATEGIES) if self.set.has_faces and self.name != "L2Ball" else None
@@ -193,16 +236,16 @@ class _Run:
         self.lr = size / self.scale * 10 ** draw.uniform(-2, 1.5)
         start = torch.randn(shape, generator=self.random, dtype=torch.float64)
         start = (
-            self.set.vertex(start)
-            if draw.random() < 0.5
-            else self.set.project(start * 10 ** draw.uniform(-3, 3) * size)
+            bounded.vertex(start) if draw.random() < 0.5 else bounded.project(start * 10 ** draw.uniform(-3, 3) * size)
         )
-        self.target = self.set.vertex(torch.randn(shape, generator=self.random, dtype=torch.float64))
+        self.target = bounded.vertex(torch.randn(shape, generator=self.random, dtype=torch.float64))
         self.noise = draw.choice([0.0, 0.1, 1.0])
         self.p = Parameter(start.to(self.dtype))
         self.optimizer = self.make()
         self.phase = 0
         self.counts["runs"] += 1
+        self.counts["runs with a free block"] += bool(np.isinf(self.radii).any())
+        self.counts[f"norm {self.set.norm_name}"] += 1
         for label in (self.name, str(self.dtype).removeprefix("torch."), f"in_face {self.strategy}", f"per {per}"):
             self.counts[label] += 1
 
@@ -241,7 +284,7 @@ class _Run:
     def gradient(self) -> Tensor:
         """Of a quadratic function and noise, at times with zeros, ties or what is not a number."""
         x = self.p.detach().double()
-        spread = torch.as_tensor(self.radii.max())
+        spread = torch.as_tensor(self.radii[np.isfinite(self.radii)].max())
         g = (x - self.target) / spread + self.noise * torch.randn(x.shape, generator=self.random, dtype=x.dtype)
         chance = self.draw.random()
         if chance < 0.02:
@@ -279,6 +322,9 @@ class _Run:
         # Until its first step a half-precision parameter has no float32 copy to compare with.
         known = "master" not in self.optimizer.state[self.p] or self.counts["steps"] > 1
         for number, (x, new, slope, rounded, r, usable) in enumerate(blocks):
+            if np.isinf(r):
+                self.is_free(x, new, slope, phase, number)
+                continue
             self.is_inside(new, rounded, r, number)
             if not known:
                 continue
@@ -294,13 +340,25 @@ class _Run:
                 self.keeps_its_face(x, new, r, number)
             self.counts["blocks checked"] += 1
 
+    def is_free(self, x: Array, new: Array, g: Array, phase: int, number: int) -> None:
+        """A block of infinite radius descends in the first half, and stays in the second."""
+        with np.errstate(invalid="ignore"):
+            wanted = x - self.lr * g if phase == 0 else x
+        if not np.isfinite(wanted).all():
+            return
+        slack = 8 * self.eps * (np.abs(x) + np.abs(wanted))
+        check((np.abs(new - wanted) <= slack).all(), "a free block descends", self, block=number)
+        self.counts["free blocks checked"] += 1
+
     def is_inside(self, new: Array, rounded: Array, r: float, number: int) -> None:
         slack = (64 if self.name in MATRICES else 10) * self.eps
         size = self.kind.norm(new)
         check(size <= r * (1 + slack), "every step is feasible", self, block=number, norm=size, radius=r)
         if self.name == "Simplex":
             check((new >= 0).all() and abs(new.sum() - r) <= slack * r, "a simplex keeps its sum", self, block=number)
-        size, slack = self.kind.norm(rounded), slack + 2 * torch.finfo(self.dtype).eps
+        if self.name == "Simplex":  # whose sum half precision has to its own accuracy only
+            slack += 2 * torch.finfo(self.dtype).eps
+        size = self.kind.norm(rounded)
         check(size <= r * (1 + slack), "what is written back is feasible", self, block=number, norm=size, radius=r)
 
     def descends(self, x: Array, new: Array, g: Array, r: float, number: int) -> None:
@@ -328,7 +386,7 @@ class _Run:
 
     def lands(self, new: Array, gap: float, r: float, number: int) -> None:
         """A step that goes all the way ends exactly on its vertex."""
-        if self.name not in ("L1Ball", "Simplex") or gap * self.lr < 1.01 * (2 * r) ** 2:
+        if self.name not in ("L1Ball", "Simplex") or gap * self.lr < 1.01 * (2 * r) ** 2 or self.set.norm_name != "l2":
             return
         check(np.count_nonzero(new) == 1, "a step of 1 ends exactly on its vertex", self, block=number)
         self.counts["vertices reached"] += 1
@@ -365,6 +423,8 @@ class _Run:
         for number, (a, b, slope, r) in enumerate(
             zip(self.split(others[0].weights()), self.split(others[1].weights()), g, self.radii, strict=True)
         ):
+            if np.isinf(r):
+                continue  # a free block, which no kernel touches
             near = np.abs(a - b).max() <= 256 * self.eps * r
             if not near and np.isfinite(slope).all():
                 size = float(np.abs(slope).ravel() @ (np.abs(a) + np.abs(b)).ravel()) + r * self.kind.best(
