@@ -11,6 +11,7 @@ import json
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ SHAPES = {
     "512x784": (1, 512, 784),
     "512x512": (1, 512, 512),
     "4096x4096": (1, 4096, 4096),
-    "1000 of 64x64": (1000, 64, 64),
 }
+SMALL = {"1000 of 64x64": (1000, 64, 64), "2000 of 16x16": (2000, 16, 16)}
 SETS: dict[str, Set] = {
     "L1Ball": L1Ball(1.0),
     "Simplex": Simplex(1.0),
@@ -144,6 +145,43 @@ def steps(seconds: float) -> list[Row]:
                         f"{name:>14} {label:<11} {threads} thread(s) momentum {momentum}: {_ratios(rows[-1]['to SGD'])}"
                     )
     torch.set_num_threads(1)
+    return rows
+
+
+def small_layers(seconds: float) -> list[Row]:
+    """(a2) One step on many small layers of one group, against SGD's; and reading ``opt.gap``, in milliseconds."""
+    rows: list[Row] = []
+    for name, shape in SMALL.items():
+        for momentum in (0.0, 0.9):
+            for label, set_ in SETS.items():
+                params = layers(shape, set_)
+                opt = inface.FrankWolfe([{"params": params, "set": set_}], lr=LR, in_face="away", momentum=momentum)
+                opt.step()
+                begun = time.process_time()
+                float(opt.gap)
+                first = time.process_time() - begun
+                best = contest(
+                    {
+                        "SGD": sgd(shape, momentum),
+                        "FW": frank_wolfe(shape, set_, in_face="away", momentum=momentum),
+                        "gap": Contender(lambda opt=opt: float(opt.gap)),  # type: ignore[misc]
+                    },
+                    seconds=2 * seconds,
+                )
+                rows.append(
+                    {
+                        "layers": name,
+                        "set": label,
+                        "momentum": momentum,
+                        "SGD milliseconds": 1e3 * best["SGD"],
+                        "to SGD": {half: best[f"FW {half}"] / best["SGD"] for half in ("Frank-Wolfe", "away")},
+                        "gap milliseconds": {
+                            "first": 1e3 * first,
+                            "then": 1e3 * min(v for k, v in best.items() if "gap" in k),
+                        },
+                    }
+                )
+                print(f"{name:>14} {label:<11} momentum {momentum}: {_ratios(rows[-1]['to SGD'])}")
     return rows
 
 
@@ -334,6 +372,19 @@ def page(results: dict[str, Any]) -> str:
             lines.append(f"| {row['layers']} | {row['threads']} | " + " | ".join(f"{n:.2f}" for n in numbers) + " |")
     lines += [
         "",
+        "## Many small layers in one group (one thread): a step to SGD's, and reading `opt.gap`",
+        "",
+        "| layers | set | momentum | SGD, ms | Frank-Wolfe to SGD | away to SGD | first `gap`, ms | `gap`, ms |",
+        "|---|---|---|---|---|---|---|---|",
+        *(
+            f"| {row['layers']} | {row['set']} | {row['momentum']:g} | {row['SGD milliseconds']:.2f} | "
+            f"{row['to SGD']['Frank-Wolfe']:.2f} | {row['to SGD']['away']:.2f} | "
+            f"{row['gap milliseconds']['first']:.1f} | {row['gap milliseconds']['then']:.1f} |"
+            for row in results["small layers"]
+        ),
+    ]
+    lines += [
+        "",
         "## Training a 784-512-512-10 perceptron, batch 250, as a ratio to the same with SGD",
         "",
         "Forward, backward and step over 15,000 random samples (a quarter of an MNIST epoch); the first two layers in l1 balls.",
@@ -421,6 +472,7 @@ def main() -> None:
     torch.set_num_threads(1)
     parts: dict[str, Callable[[], list[Row]]] = {
         "steps": lambda: steps(arguments.seconds),
+        "small layers": lambda: small_layers(arguments.seconds),
         "epoch": lambda: epoch(arguments.seconds),
         "laboratory": laboratory,
         "stacking": stacking,
