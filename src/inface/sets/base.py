@@ -118,7 +118,9 @@ class Set(ABC):
         if "kind" in cls.__dict__:
             Set._kinds[cls.kind] = cls
 
-    def __init__(self, radius: float | Tensor, per: Per | None = None, *, norm: NormName | None = None) -> None:
+    def __init__(
+        self, radius: float | Tensor | None = None, per: Per | None = None, *, norm: NormName | None = None
+    ) -> None:
         name = type(self).__name__
         self.per = self.default_per if per is None else per
         if self.per not in get_args(Per):
@@ -473,7 +475,9 @@ def _toward_zero(x: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(nearest.to(x.dtype).abs() > x.abs(), lower, nearest)
 
 
-def _checked_radius(name: str, radius: float | Tensor) -> float | Tensor:
+def _checked_radius(name: str, radius: float | Tensor | None) -> float | Tensor:
+    if radius is None:
+        raise ValueError(f"{name}: radius must be a number > 0 or a tensor with one for each block, got None (or nothing)")
     if isinstance(radius, Tensor):
         if radius.ndim == 0:
             return _checked_radius(name, radius.item())

@@ -39,7 +39,7 @@ class GroupL1Ball(GroupSum):
 
     def __init__(
         self,
-        radius: float | Tensor,
+        radius: float | Tensor | None = None,
         groups: Groups = "output",
         per: Per | None = None,
         *,

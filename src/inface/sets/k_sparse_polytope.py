@@ -56,7 +56,14 @@ class KSparsePolytope(Set):
 
     kind = "k-sparse"
 
-    def __init__(self, radius: float | Tensor, k: int, per: Per | None = None, *, norm: NormName | None = None) -> None:
+    def __init__(
+        self,
+        radius: float | Tensor | None = None,
+        k: int | None = None,
+        per: Per | None = None,
+        *,
+        norm: NormName | None = None,
+    ) -> None:
         super().__init__(radius, per, norm=norm)
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise ValueError(f"KSparsePolytope: k must be a whole number >= 1, got {k!r}")
