@@ -176,7 +176,8 @@ def _found(plan: Plan) -> dict[str, float | None]:
     best = winner(plan, study)
     summary = json.loads(Path(plan.out, "final", best.key, "0", "summary.json").read_text(encoding="utf-8"))
     assert summary["epochs"] == plan.base.epochs
-    return {key_in(trial): trial.value for trial in done}
+    # Optuna gives a trial that was stopped the value that it had then, which depends on who came before.
+    return {key_in(trial): trial.value if trial.state.name == "COMPLETE" else None for trial in done}
 
 
 @cache
