@@ -477,7 +477,9 @@ def _toward_zero(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _checked_radius(name: str, radius: float | Tensor | None) -> float | Tensor:
     if radius is None:
-        raise ValueError(f"{name}: radius must be a number > 0 or a tensor with one for each block, got None (or nothing)")
+        raise ValueError(
+            f"{name}: radius must be a number > 0 or a tensor with one for each block, got None (or nothing)"
+        )
     if isinstance(radius, Tensor):
         if radius.ndim == 0:
             return _checked_radius(name, radius.item())
