@@ -242,3 +242,21 @@ def test_the_gap_is_zero_at_a_local_minimum_of_a_non_convex_problem_and_only_the
         model.x.copy_(-centre)
         model.y.fill_(0)
     assert gap() > 0.1, "no local minimum, but a hill in y"
+
+
+def test_a_direction_between_two_vertices_of_a_matrix_is_not_refused_for_rounding():
+    """Its nuclear norm is the diameter itself, up to what a decomposition rounds."""
+    generator = torch.Generator().manual_seed(16)
+    for _ in range(5):
+        p = torch.nn.Parameter(
+            NuclearBall(0.1633).vertex(torch.randn(60, 60, generator=generator, dtype=torch.float64))
+        )
+        opt = inface.FrankWolfe(
+            [{"params": [p], "set": NuclearBall(0.1633, norm="nuclear")}],
+            lr=1e-6,
+            in_face=lambda set_, x, g: set_.dense_vertex(g) - set_.dense_vertex(-g),
+            project=True,
+        )
+        for _ in range(2):
+            p.grad = torch.randn(60, 60, generator=generator, dtype=torch.float64)
+            opt.step()

@@ -78,6 +78,7 @@ def check_direction(set_: Set, unit: Unit, x: Tensor, g: Tensor, d: object, coun
         shape = tuple(d.shape) if isinstance(d, Tensor) else type(d).__name__
         raise ValueError(f"in_face function: wanted directions of shape {tuple(x.shape)} for {where}, got {shape}")
     slack = 8 * torch.finfo(x.dtype).eps
+    terms = 1.0 if set_.cheap_norm else min(x.shape[1:]) ** 0.5  # singular values, each rounded
     size, rise = set_.block_length(d), dot(g, d)
     diameter = set_.diameter(blocks.shape(unit.size, set_.per))
     diameter = torch.as_tensor(diameter, dtype=size.dtype, device=size.device).expand_as(size)
@@ -85,7 +86,7 @@ def check_direction(set_: Set, unit: Unit, x: Tensor, g: Tensor, d: object, coun
         (~torch.isfinite(size), "a finite direction", size),
         # Relative to the set, not to d: at a vertex a direction is the rounding of two points that cancel.
         (rise > slack * diameter * set_.block_dual_length(g), "<g, d> <= 0", rise),
-        (size > diameter * (1 + slack), "|d| <= diam", size),
+        (size > diameter * (1 + slack * terms), "|d| <= diam", size),
     ):
         bad = (wrong & counts).nonzero()
         if bad.numel():
