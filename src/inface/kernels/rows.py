@@ -468,19 +468,20 @@ def box_row(x, g, radius, rate, sign, phase, mask, eps):
 
 
 @compiled()
-def lowest(x):
-    """The smallest entry."""
-    least = x[0]
-    for k in range(x.shape[0]):
-        least = min(least, x[k])
-    return least
+def any_negative(xb, low):
+    """Whether an entry is below 0, by its bits; a negative zero is not."""
+    whole = xb.dtype.type
+    least = whole(0)
+    for k in range(xb.shape[0]):
+        least = min(least, whole(0) if xb[k] == low else xb[k])
+    return least < whole(0)
 
 
 @compiled()
-def lies_outside(x, size, r, family, eps):
+def lies_outside(xb, size, r, family, low, eps):
     """Whether a row of this norm is not in its set, by more than rounding makes."""
     if family == SIMPLEX:
-        return abs(size - r) > r * ULPS * eps or lowest(x) < 0
+        return abs(size - r) > r * ULPS * eps or any_negative(xb, low)
     return size > r * (1 + ULPS * eps)
 
 
@@ -537,7 +538,7 @@ def all_rows(
         if not finite:
             counts[2] += 1
             continue
-        outside = lies_outside(x[i], size, r, family, eps)
+        outside = lies_outside(xb[i], size, r, family, low, eps)
         if outside:
             counts[3] += 1
             if project:
