@@ -10,9 +10,9 @@ from torch import Tensor
 
 from .gap import BlockGaps
 from .halves import take_half
-from .kernels import Memory, Options, Table, alike, all_addressable, available, enabled, fits, knows
+from .kernels import PLAIN, Memory, Options, Table, alike, available, enabled, fits, knows
 from .sets import Set
-from .sets.base import InFace, computable
+from .sets.base import EXACT, InFace, computable
 from .state import keep_average, unit_weights, write
 from .units import Unit, units, with_gradients
 
@@ -58,34 +58,33 @@ class Fused:
         return left, outside
 
     def _all_at_once(self, layers: Layers, states: States, options: Options) -> list[Memory] | None:
-        """The memory of all layers, where they are all alike, as they nearly always are; checked in as few words as can be."""
+        """The memory of all layers, where they are all alike, as they nearly always are; None if they are not.
+
+        The same checks as one by one, in one loop without calls: they are most of what a step on small layers costs.
+        """
         params = layers.params
-        if not params:
+        if not params or not enabled():
             return None
-        dtype, phase = params[0].dtype, states[params[0]]["phase"]
-        own = [states[p] for p in params]
-        gradients = [p.grad for p in params if p.grad is not None]
-        if (
-            len(gradients) < len(params)
-            or any("master" in state or state["phase"] != phase for state in own)
-            or not available(layers.table.set, dtype)
-            or not all_addressable(params, dtype)
-            or not all(x.is_contiguous() for x in params)
-            or not all_addressable(gradients, dtype)
-            or [g.shape for g in gradients] != layers.table.shapes
-            or not enabled()
-        ):
+        dtype, phase, momentum = params[0].dtype, states[params[0]]["phase"], bool(options.momentum)
+        if dtype not in EXACT or not available(layers.table.set, dtype):
             return None
-        if not options.momentum:
-            return [Memory(x, g, None) for x, g in zip(params, gradients, strict=True)]
-        buffers = [state["momentum_buffer"] for state in own]
-        if (
-            not all_addressable(buffers, dtype)
-            or not all(m.is_contiguous() for m in buffers)
-            or [m.shape for m in buffers] != layers.table.shapes
-        ):
-            return None
-        return [Memory(*layer) for layer in zip(params, gradients, buffers, strict=True)]
+        memory = []
+        for p, shape in zip(params, layers.table.shapes, strict=True):
+            g, state = p.grad, states[p]
+            if (
+                g is None
+                or state["phase"] != phase
+                or not (type(p) in PLAIN and p.is_cpu and p.dtype is dtype and p.is_contiguous() and not p.is_neg())
+                or not (type(g) in PLAIN and g.is_cpu and g.dtype is dtype and g.shape == shape and not g.is_neg())
+            ):
+                return None
+            m = state["momentum_buffer"] if momentum else None
+            if m is not None and not (
+                type(m) in PLAIN and m.is_cpu and m.dtype is dtype and m.shape == shape and m.is_contiguous()
+            ):
+                return None
+            memory.append(Memory(p, g, m))
+        return memory
 
     def _one_by_one(
         self, layers: Layers, states: States, options: Options, left: list[Unit]

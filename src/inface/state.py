@@ -33,7 +33,7 @@ def create(state: State, p: Tensor, group: dict[str, Any]) -> None:
     if group["momentum"] and "momentum_buffer" not in state:
         state["momentum_buffer"] = torch.full_like(computable(p.detach()), torch.nan)
         state["started"] = False
-    elif group["momentum"]:
+    elif group["momentum"] and state["momentum_buffer"].dtype is not p.dtype:
         state["momentum_buffer"] = state["momentum_buffer"].to(p.dtype if p.dtype in EXACT else torch.float32)
 
 

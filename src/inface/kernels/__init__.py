@@ -24,18 +24,7 @@ from ..gap import step_rate
 from ..sets import GroupL1Ball, L1Ball, L2Ball, LInfBall, Set, Simplex, blocks
 from ..sets.base import Decision
 
-__all__ = [
-    "Memory",
-    "Options",
-    "Table",
-    "alike",
-    "all_addressable",
-    "available",
-    "disabled",
-    "enabled",
-    "fits",
-    "knows",
-]  # fmt: skip
+__all__ = ["PLAIN", "Memory", "Options", "Table", "alike", "available", "disabled", "enabled", "fits", "knows"]
 
 # Sets and in-face strategies by the numbers that the kernels know them by; sets of groups have a kernel of their own.
 FAMILIES: dict[type[Set], int] = {L1Ball: 0, Simplex: 1, LInfBall: 2}
@@ -79,12 +68,7 @@ def knows(set_: Set) -> bool:
 
 def addressable(x: Tensor) -> bool:
     """Whether a kernel can read the numbers of a tensor where they lie."""
-    return x.dtype in (torch.float32, torch.float64) and all_addressable([x], x.dtype)
-
-
-def all_addressable(tensors: list[Tensor], dtype: torch.dtype) -> bool:
-    """The same for many tensors, all of one dtype."""
-    return all(type(x) in PLAIN and x.is_cpu and x.dtype is dtype and not x.is_neg() for x in tensors)
+    return type(x) in PLAIN and x.is_cpu and x.dtype in (torch.float32, torch.float64) and not x.is_neg()
 
 
 def _has_rows_as_groups(set_: Set) -> bool:
@@ -264,6 +248,10 @@ class Table:
             table[:, RATES] = self._rates.data_ptr() + 8 * table[:, START]
             table[:, SLOPES] = slopes.data_ptr() + 8 * table[:, START]
         self._entries = [shape.numel() for shape in shapes]
+        self._small = self.total == 1 or sum(self._entries) < LARGE
+        self._counted = self.counts.numpy()
+        self._places = [table.ctypes.data for table in self._tables]
+        self._counts_at = [self.counts[half].data_ptr() for half in range(2)]
 
     def is_of(self, set_: Set) -> bool:
         """Whether this is still the table of that set: the same one, of the same radius."""
@@ -276,40 +264,32 @@ class Table:
 
         The first half if ``strategy`` is None, else the second, in the face. Layers of which there is no memory stay.
         """
-        active = [layer for layer in memory if layer is not None]
+        active = [layer for layer in memory if layer is not None] if None in memory else cast("list[Memory]", memory)
         kernel = available(self.set, active[0].x.dtype)
         if kernel is None:
             raise RuntimeError("inface: the fused kernels are not available")
         self._prepare(options)
         half = 0 if strategy is None else 1
-        held = [layer.g if layer.g.is_contiguous() else layer.g.contiguous() for layer in active]
+        held = [None if layer is None else layer.g.contiguous() for layer in memory]
         table = self._tables[half]
-        if len(active) == self.layers:
-            table[:, 0] = [layer.x.data_ptr() for layer in active]
-            table[:, 1] = [g.data_ptr() for g in held]
-            if options.momentum:
-                table[:, 2] = [layer.m.data_ptr() for layer in active]  # type: ignore[union-attr]
-        else:
-            present = [i for i, layer in enumerate(memory) if layer is not None]
-            table[:, :3] = 0
-            table[present, 0] = [layer.x.data_ptr() for layer in active]
-            table[present, 1] = [g.data_ptr() for g in held]
-            if options.momentum:
-                table[present, 2] = [layer.m.data_ptr() for layer in active]  # type: ignore[union-attr]
-        before = int(self.counts[half, 3])
+        table[:, 0] = [0 if layer is None else layer.x.data_ptr() for layer in memory]
+        table[:, 1] = [0 if g is None else g.data_ptr() for g in held]
+        if options.momentum:
+            table[:, 2] = [0 if layer is None or layer.m is None else layer.m.data_ptr() for layer in memory]
+        before = self._counted[half, 3]
         number = STRATEGIES[strategy]
-        if self.total == 1 or torch.get_num_threads() == 1 or sum(layer.x.numel() for layer in active) < LARGE:
+        if self._small or torch.get_num_threads() == 1:
             kernel(
-                table.ctypes.data, self.layers, 0, self.total, *self._arguments, self.counts[half].data_ptr(), number, project
+                self._places[half], self.layers, 0, self.total, *self._arguments, self._counts_at[half], number, project
             )  # fmt: skip
         else:
-            self._in_threads(kernel, table, half, number, project=project)
+            self._in_threads(kernel, half, number, project=project)
         # Autograd must know that memory was written behind its back.
         written = [layer.x for layer in active]
         if options.momentum:
             written += [layer.m for layer in active]  # type: ignore[misc]
         torch.autograd.graph.increment_version(written)
-        return int(self.counts[half, 3]) - before
+        return int(self._counted[half, 3] - before)
 
     def marked(self, layer: int, strategy: str | None) -> Tensor:
         """Which blocks of a layer the last such half found outside of their set; their marks are taken away.
@@ -363,14 +343,14 @@ class Table:
                 self._family,
             )
 
-    def _in_threads(self, kernel: Callable[..., None], table: Any, half: int, strategy: int, *, project: bool) -> None:
+    def _in_threads(self, kernel: Callable[..., None], half: int, strategy: int, *, project: bool) -> None:
         """Rows do not depend on each other, so the result does not depend on how they are dealt out."""
         threads = min(torch.get_num_threads(), self.total)
         edges = self._even(threads)
         counts = torch.zeros(threads, 4, dtype=torch.long, device="cpu")
         jobs = [
             functools.partial(
-                kernel, table.ctypes.data, self.layers, edges[i], edges[i + 1], *self._arguments, counts[i].data_ptr(),
+                kernel, self._places[half], self.layers, edges[i], edges[i + 1], *self._arguments, counts[i].data_ptr(),
                 strategy, project,
             )
             for i in range(threads)
