@@ -11,7 +11,6 @@ from torch import Tensor
 from .gap import BlockGaps
 from .halves import take_half
 from .kernels import PLAIN, Memory, Options, Table, alike, available, enabled, fits, knows
-from .sets import Set
 from .sets.base import EXACT, InFace, computable
 from .state import keep_average, unit_weights, write
 from .units import Unit, units, with_gradients
@@ -24,7 +23,6 @@ States = Mapping[Tensor, dict[str, Any]]
 class Layers(NamedTuple):
     """The units of a group, in the order of its table; per unit, the learning rate of its last first half."""
 
-    set: Set
     units: list[Unit]
     params: list[Tensor]  # one of each unit; none, if a unit has several, or blocks that are not rows
     members: list[tuple[int, torch.Size]]
@@ -151,7 +149,7 @@ class Fused:
             table = Table(set_, [unit.size for unit in made], counts, source=group["set"])
             plain = all(unit.joint is None and (unit.set.per != "input" or unit.params[0].ndim < 2) for unit in made)
             params = [unit.params[0] for unit in made] if plain else []
-            layers = self._layers[index] = Layers(group["set"], made, params, members, table, [None] * len(made))
+            layers = self._layers[index] = Layers(made, params, members, table, [None] * len(made))
         return layers
 
     def _call(
