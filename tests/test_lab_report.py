@@ -366,6 +366,8 @@ def test_values_that_are_missing_are_hyphens(tmp_path):
         ({"metric": "x"}, "metric: wanted a mapping, got 'x'"),
         ({"network": {}}, "network.percent: is missing"),
         ({"gap": 3}, "gap: wanted dict or NoneType, got 3"),
+        ({"gap": {"exact": "x"}}, "gap.exact: wanted int or float or NoneType, got 'x'"),
+        ({"loss": "x"}, "loss: wanted int or float or NoneType, got 'x'"),
         ({"steps": True}, "steps: wanted int, got True"),
         ({"seconds": "x"}, "seconds: wanted int or float, got 'x'"),
     ],

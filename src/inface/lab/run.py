@@ -31,10 +31,13 @@ SUMMARY: dict[str, Any] = {
     "layers": {"*": LAYER},
     "network": {"percent": NUMBER, "count": int, "total": int},
     "gap": (dict, NoneType),
+    "loss": (*NUMBER, NoneType),
     "steps": int,
     "epochs": int,
     "seconds": NUMBER,
 }
+
+GAP = {"exact": (*NUMBER, NoneType)}
 
 
 def runs_in(path: str | Path) -> list[Run]:
@@ -153,6 +156,8 @@ class Run:
             raise ArgumentError(self._unfinished())
         summary = _versioned(self.summary_file)
         _check(self.summary_file, summary, SUMMARY)
+        if summary["gap"] is not None:
+            _check(self.summary_file, summary["gap"], GAP, "gap")
         together = summary.get("kept_together", {})  # older runs have none
         _check(self.summary_file, together, SUMMARY["kept"], "kept_together")
         return summary
