@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import warnings
 import zipfile
 
 import onnxruntime
@@ -524,6 +525,33 @@ def test_counting_what_a_pass_takes_calls_no_hook_and_changes_no_statistics(tmp_
         network(torch.randn(2, 1, 8, 8))
     assert calls == ["called"] * 2
     assert network.get_submodule("1").num_batches_tracked == 2
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_loaded_network_takes_half_precision_under_autocast_as_the_original_does(tmp_path, kind):
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm, self.out = nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Linear(108, 2)
+
+        def forward(self, x):
+            return self.out(self.norm(self.conv(x)).half().flatten(1))
+
+    model = Mixed().eval()
+    save_dense(model, tmp_path / "x")
+    inputs = torch.randn(2, 1, 8, 8).to(kind)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(load_network(tmp_path / "x")(inputs), model(inputs))
+
+
+def test_torch_jit_traces_a_loaded_network(tmp_path):
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU())
+    save_dense(model, tmp_path / "x")
+    inputs = torch.randn(2, 1, 8, 8)
+    with warnings.catch_warnings(action="ignore"):  # torch.jit is deprecated
+        traced = torch.jit.trace(load_network(tmp_path / "x"), inputs)
+    assert torch.equal(traced(inputs), model(inputs))
+    assert "meta" not in str(traced.graph)
 
 
 ODD = st.sampled_from(

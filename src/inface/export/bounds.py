@@ -85,11 +85,17 @@ def operations(what: str | nn.Module, of: Sequence[Any], given: Mapping[str, Any
     return int(taken)
 
 
-def without_memory(layer: nn.Module) -> nn.Module:
-    """A layer with the same shapes and no numbers, and without hooks if its ``forward`` is called."""
+def without_memory(layer: nn.Module, *, casts: bool = False) -> nn.Module:
+    """A layer with the same shapes and no numbers, in float32 if it ``casts``; without hooks if its ``forward`` is called."""
     twin = copy.copy(layer)
     for held in ("_parameters", "_buffers"):
         found: dict[str, Tensor | None] = vars(layer)[held]
-        meta = {name: None if each is None else each.detach().to("meta") for name, each in found.items()}
-        vars(twin)[held] = type(found)(meta)
+        vars(twin)[held] = type(found)(
+            (name, None if each is None else _meta(each.detach(), casts=casts)) for name, each in found.items()
+        )
     return twin
+
+
+def _meta(tensor: Tensor, *, casts: bool) -> Tensor:
+    empty = tensor.to("meta")
+    return empty.float() if casts and tensor.is_floating_point() else empty

@@ -69,8 +69,9 @@ class Network(nn.Module):
         _add(self, layers)
 
     def forward(self, inputs: Tensor) -> Any:
-        # A tracer's stand-in for a tensor has no numbers to spend time on.
-        if type(inputs) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling():
+        # A tracer's stand-in for a tensor has no numbers to spend time on, and torch.jit.trace would record the counting.
+        followed = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None  # noqa: SLF001
+        if type(inputs) in (Tensor, nn.Parameter) and not followed:
             self.__check(inputs)
         values: list[Any] = [inputs]
         for step in self.__steps:
@@ -95,9 +96,12 @@ class Network(nn.Module):
         numbers = inputs.numel() + count * (len(inputs) if inputs.ndim > 1 else 1)
         allowed = max(FLOOR, PER_NUMBER * numbers) if self.__work is None else self.__work
         taken = 0
+        casts = torch.is_autocast_enabled(inputs.device.type)
         values: list[Any] = [torch.empty(inputs.shape, dtype=inputs.dtype, device="meta")]
         for number, step in enumerate(self.__steps):
-            what: Any = without_memory(layers[step["layer"]]) if "layer" in step else step["operation"]
+            if casts:  # autocast lets floating dtypes meet, but not without memory: there, all are float32
+                values[-1] = _in_float32(values[-1])
+            what: Any = without_memory(layers[step["layer"]], casts=casts) if "layer" in step else step["operation"]
             where = f"step {number}, {step.get('layer') or step['operation']}"
             of = [_filled(each, values) for each in step["of"]]
             given = {name: _filled(each, values) for name, each in step.get("with", {}).items()}
@@ -125,6 +129,13 @@ def _sized(what: Any, of: Sequence[Any], given: Mapping[str, Any], where: str) -
         return OPERATIONS[what](*of, **given)
     except Exception as error:  # steps check their arguments in many ways
         raise ValueError(f"{where}: {' '.join(str(error).split())}") from error
+
+
+def _in_float32(value: Any) -> Any:
+    """A result of a step with its floating numbers in float32."""
+    if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+        return [_in_float32(each) for each in value]
+    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def unused(network: Network, state: Mapping[str, Tensor]) -> list[str]:
