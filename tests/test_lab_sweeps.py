@@ -132,6 +132,8 @@ def laughs(levels):
         ("lr:\n " + "[" * 90_000, ":2: lists in lists, 4 deep or more"),
         ("{a: {b: {c: {d: 1}}}}", ":1: lists in lists, 4 deep or more"),
         ("lr: [" + "9" * 5000 + "]\n", ":1: lr: is not plain YAML"),
+        ("lr: [0x" + "f" * 5000 + "]\n", ":1: lr: is not plain YAML"),
+        ("lr: [1" + "0" * 400 + "]\n", ":1: lr: wanted a number > 0, got 1000"),
         ("lr: [2001-99-99]\n", ":1: lr: is not plain YAML"),
         ("# " + "x" * 200_000, r"has 200,002 bytes; wanted at most 200,000"),
         (
@@ -143,7 +145,22 @@ def laughs(levels):
             f"a grid of {50**30:,} settings; wanted at most 10,000",
         ),
     ],
-    ids=["twice", "itself", "in itself", "alias", "deep", "unclosed", "maps", "digits", "date", "size", "many", "huge"],
+    ids=[
+        "twice",
+        "itself",
+        "in itself",
+        "alias",
+        "deep",
+        "unclosed",
+        "maps",
+        "digits",
+        "hex",
+        "float",
+        "date",
+        "size",
+        "many",
+        "huge",
+    ],
 )
 def test_a_grid_file_that_unfolds_to_too_much_is_refused_with_how_much_it_would_be(tmp_path, text, words):
     file = tmp_path / "grid.yaml"

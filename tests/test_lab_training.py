@@ -592,6 +592,8 @@ def test_the_summary_holds_what_is_promised(finished):
         ({"measured_on": "train"}, "measured-on: wanted test or validation, got train"),
         ({"lr": 0.0}, "lr: wanted a number > 0, got 0.0"),
         ({"lr": math.inf}, "lr: wanted a number > 0, got inf"),
+        ({"lr": 10**400}, f"lr: wanted a number > 0, got {10**400}"),
+        ({"epochs": 10**400}, f"epochs: wanted a whole number >= 1, got {10**400}"),
         ({"lr": math.nan}, "lr: wanted a number > 0, got nan"),
         ({"constrained_lr": -2.0}, "constrained-lr: wanted a number > 0, got -2.0"),
         ({"constrained_lr": ()}, "constrained-lr: wanted at least one number, got ()"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
@@ -172,12 +173,14 @@ class Settings:
 
 
 def is_number(value: object) -> bool:
-    """Whether something is a number; true and false, which Python counts with, are none.
+    """Whether something is a number; true and false, which Python counts with, are none, nor are integers beyond floats.
 
-    >>> is_number(1), is_number(0.5), is_number(True)
-    (True, True, False)
+    >>> is_number(1), is_number(0.5), is_number(True), is_number(10**400)
+    (True, True, False, False)
     """
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return isinstance(value, float)
 
 
 def _is_rate(value: object) -> bool:
@@ -191,7 +194,7 @@ def _numbers(name: str, values: object) -> tuple[float, ...]:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and is_number(value)
 
 
 def _is_given(value: object, wanted: bool, most: float = math.inf) -> bool:

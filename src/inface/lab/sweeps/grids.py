@@ -50,7 +50,7 @@ class Grid:
     12
     >>> Grid({f"radius {layer}": [1, 5, 10, 50, 100] for layer in range(1, 11)})
     Traceback (most recent call last):
-    inface.lab.errors.ArgumentError: a grid of 9,765,625 settings; wanted at most 10,000 (--search N draws some of them)
+    inface.lab.errors.ArgumentError: a grid of 9,765,625 settings; wanted at most 10,000 (--search N tries N)
     """
 
     axes: Mapping[str, Sequence[Any]]
@@ -240,9 +240,7 @@ def _refuse_unfolding(file: Path, text: str) -> None:
 def _check_size(lengths: Iterable[int]) -> None:
     """Refuse a grid of too many settings; they are counted, not made."""
     if (size := math.prod(lengths)) > MOST:
-        raise ArgumentError(
-            f"a grid of {counted(size)} settings; wanted at most {MOST:,} (--search N draws some of them)"
-        )
+        raise ArgumentError(f"a grid of {counted(size)} settings; wanted at most {MOST:,} (--search N tries N)")
 
 
 def counted(number: int) -> str:
@@ -280,7 +278,8 @@ def _axis(file: Path, key: Any, node: Any, base: Settings, layers: int) -> list[
     for item in node.value:
         try:
             value = yaml.SafeLoader("").construct_object(item, deep=True)
-        except (yaml.YAMLError, ValueError):  # a date or a number that cannot be is a ValueError
+            str(value)
+        except (yaml.YAMLError, ValueError):  # a date that cannot be, a number too long to be read or written
             raise _wrong(file, item, f"{key.value}: is not plain YAML") from None
         value = _as_number(value)  # 1e-3, which YAML takes for a word
         try:
