@@ -143,9 +143,10 @@ class Run:
             )
         found = source_of(settings.experiment)
         if found != settings.source and not accept_changed_file:
+            told = f"its SHA-256 is {found}, wanted {settings.source or 'one that the run keeps, and it keeps none'}"
             raise ArgumentError(
-                f"{file}: has changed since {self.path} was begun: its SHA-256 is {found}, wanted {settings.source}; "
-                f"--accept-changed-file takes it as it is, {named_by} another"
+                f"{file}: has changed since {self.path} was begun: {told}; "
+                f"to use it as it is: --accept-changed-file; to name another file: {named_by}"
             )
         return replace(settings, source=found)
 
