@@ -128,21 +128,22 @@ def latencies(runs: Mapping[str, Callable[[], Any]], *, seconds: float = 1.0) ->
     """
     inner: dict[str, int] = {}
     for name, run in runs.items():
-        for _ in range(3):
-            run()
-        begun = time.perf_counter()
-        run()
-        inner[name] = max(1, int(0.002 / max(1e-7, time.perf_counter() - begun)))  # calls of about two milliseconds
+        once = min(_seconds(run) for _ in range(5))  # an interrupted call would make the rounds of this run shorter
+        inner[name] = max(1, int(0.002 / max(1e-7, once)))  # calls of about two milliseconds
     times: dict[str, list[float]] = {name: [] for name in runs}
     order = list(runs)
     rounds = 0
     end = time.perf_counter() + seconds * len(runs)
     while rounds < 7 or time.perf_counter() < end:
         for name in order:
-            begun = time.perf_counter()
-            for _ in range(inner[name]):
-                runs[name]()
-            times[name].append((time.perf_counter() - begun) / inner[name])
+            times[name].append(_seconds(runs[name], inner[name]) / inner[name])
         order.append(order.pop(0))  # each begins a round in its turn
         rounds += 1
     return {name: timing(each) for name, each in times.items()}
+
+
+def _seconds(run: Callable[[], Any], calls: int = 1) -> float:
+    begun = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return time.perf_counter() - begun

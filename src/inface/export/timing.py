@@ -35,9 +35,11 @@ def timing(rounds: Sequence[float]) -> Timing:
 
 
 def measurable(one: Timing, other: Timing) -> bool:
-    """Whether two times differ by more than either of them varies from round to round.
+    """Whether two times differ by more than both of them vary from round to round, together.
+
+    On a busy machine rounds are either disturbed or not, and the spread of one alone is often less than what lies between.
 
     >>> measurable(Timing(3.0, 0.1), Timing(2.0, 0.5)), measurable(Timing(3.0, 0.1), Timing(2.0, 1.5))
     (True, False)
     """
-    return abs(one.median - other.median) > max(one.spread, other.spread)
+    return abs(one.median - other.median) > one.spread + other.spread
