@@ -257,14 +257,14 @@ def _choice(layer: nn.Linear, sizes: list[int], above: float | None) -> LayerCho
         else:
             reason = f"{zeros}, less than {100 * above:.1f} %"
     elif bytes_["sparse"] >= bytes_["dense"]:
-        reason = f"{zeros}: without them the layer would not be smaller"
+        reason = f"{zeros}: the sparse form would not be smaller"
     else:
         seconds = {size: _measure(forms, layer, size) for size in sizes}
         ratios = {size: found["dense"] / found["sparse"] for size, found in seconds.items()}
         if min(ratios.values()) > 1 - NOISE and max(ratios.values()) > 1:
             kind = "sparse"
-        shown = ", ".join(f"{ratio:.2f} at batch {size}" for size, ratio in ratios.items())
-        reason = f"{zeros}: without them the layer is so many times as fast: {shown}"
+        shown = ", ".join(f"{ratio:.2f}x dense speed (batch {size})" for size, ratio in ratios.items())
+        reason = f"{zeros}: the sparse kernel runs at {shown}"
     thin = thin_layers(layer, -(-bytes_[kind] // layer.weight.element_size()))
     if thin is not None:
         bytes_["low-rank"] = _bytes(thin)
