@@ -262,6 +262,12 @@ def test_a_run_continued_with_a_changed_file_keeps_what_the_earlier_ones_were(in
     begun = read(run, "config.json")["source"]
     file.write_text(MINE)
     refused(inface("train", "--out", run, "--resume"), 2, "has changed")
+    config = read(run, "config.json")
+    (run / "config.json").write_text(json.dumps({**config, "earlier_sources": 5}))
+    refused(
+        inface("train", "--out", run, "--resume", "--accept-changed-file"), 1, "earlier_sources: wanted a list, got 5"
+    )
+    (run / "config.json").write_text(json.dumps(config))
     continued = inface("train", "--out", run, "--resume", "--accept-changed-file")
     assert (continued.code, "continued after gradient" in continued.out) == (0, True)
     config = read(run, "config.json")

@@ -68,8 +68,10 @@ def settled(
     remove_leftovers(path)
     before = previous.config.get("source")
     if settings.source != before and not previous.finished:
-        earlier = [*previous.config.get("earlier_sources", []), before]
-        write_json(previous.config_file, {**config(settings), "earlier_sources": earlier})
+        earlier = previous.config.get("earlier_sources", [])
+        if not isinstance(earlier, list):
+            raise LabError(f"{previous.config_file}: earlier_sources: wanted a list, got {earlier!r}")
+        write_json(previous.config_file, {**config(settings), "earlier_sources": [*earlier, before]})
     return Run(path), settings
 
 
