@@ -690,6 +690,16 @@ def test_half_precision_is_checked_by_its_own_rounding(tmp_path):
     )
 
 
+def test_a_network_whose_weights_onnx_puts_into_a_file_of_their_own_is_refused(tmp_path, monkeypatch):
+    program = pytest.importorskip("torch.onnx._internal.exporter._onnx_program")
+    monkeypatch.setattr(program, "_LARGE_MODEL_THRESHOLD", 0)  # 1.5 GiB
+    with pytest.raises(
+        ValueError, match="Linear: cannot be written as ONNX: its weights take 32 bytes, wanted at most"
+    ):
+        save_onnx(nn.Linear(3, 2), torch.randn(4, 3), tmp_path / "x.onnx")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_network_with_two_outputs_is_refused_by_onnx(tmp_path):
     class Two(nn.Module):
         def forward(self, x):

@@ -56,6 +56,12 @@ def save_onnx(model: nn.Module, example_input: Tensor, path: str | os.PathLike[s
             exported.save(str(partial))
         except (torch.onnx.errors.OnnxExporterError, RuntimeError, TypeError) as error:
             raise ValueError(f"{type(model).__name__}: cannot be written as ONNX: {_first_line(error)}") from error
+        if list(partial.parent.iterdir()) != [partial]:
+            size = sum(p.numel() * p.itemsize for p in evaluated.parameters())
+            raise ValueError(
+                f"{type(model).__name__}: cannot be written as ONNX: its weights take {size:,} bytes, "
+                "wanted at most 1.5 GiB, which one file can hold; save_program writes more"
+            )
         return _checked(partial, evaluated, example_input)
 
 
