@@ -109,7 +109,7 @@ def _check_lr(lr: object) -> None:
 def check_options(group: dict[str, Any]) -> None:
     """Raise a ValueError if an option of a group, other than its ``lr``, is not one."""
     momentum, bound, decay = group["momentum"], group["gradient_bound"], group["weight_decay"]
-    if not (_is_number(decay) and not isinstance(decay, Tensor) and 0 <= float(decay) < math.inf):
+    if not (_is_number(decay) and not isinstance(decay, Tensor) and 0 <= decay < math.inf):
         raise ValueError(f"FrankWolfe: weight_decay must be >= 0 and finite, got {decay!r}")
     for option in ("every_gradient", "maximize", "differentiable", "project"):
         if not isinstance(group[option], bool):

@@ -74,7 +74,7 @@ def work(
 
 def _context() -> BaseContext:
     """How workers are started: forked from a process that has imported torch once for all of them, where there is fork."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
+    if sys.platform != "linux":  # elsewhere a fork after torch's threads have started is not safe
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
