@@ -454,3 +454,24 @@ def test_layers_of_one_group_take_one_step_as_each_alone_would():
         assert report.in_face == sum(one.in_face for one in single)
         for gaps, one in zip(report.gap.blocks.values(), single, strict=True):
             assert torch.equal(gaps, next(iter(one.gap.blocks.values())))
+
+
+def test_a_layer_that_has_had_no_gradient_yet_is_no_obstacle():
+    first, second = Parameter(torch.zeros(2, 3)), Parameter(torch.zeros(2, 3))
+    opt = inface.FrankWolfe([{"params": [first, second], "set": L1Ball(1.0)}], lr=0.1)
+    second.grad = torch.ones(2, 3)
+    opt.step()
+    assert not first.any()
+    assert second.any()
+    assert first not in opt.state
+
+
+@pytest.mark.parametrize("fused", [None, False])
+def test_parameters_of_one_name_are_told_apart_by_their_place(fused):
+    first, second = Parameter(torch.zeros(2, 3)), Parameter(torch.zeros(4, 3))
+    opt = inface.FrankWolfe([{"params": [("w", first), ("w", second)], "set": L1Ball(1.0)}], lr=0.1, fused=fused)
+    first.grad, second.grad = torch.ones(2, 3), torch.ones(4, 3)
+    opt.step()
+    sizes = {name: len(gaps) for name, gaps in opt.report().gap.blocks.items()}
+    assert sizes == {"w (parameter 0)": 2, "w (parameter 1)": 4}
+    assert float(opt.gap) > 0

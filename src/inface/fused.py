@@ -61,17 +61,19 @@ class Fused:
         The same checks as one by one, in one loop without calls: they are most of what a step on small layers costs.
         """
         params = layers.params
-        if not params or not enabled():
+        if not params or not enabled() or params[0].grad is None:  # without a gradient there may be no state either
             return None
         dtype, phase, momentum = params[0].dtype, states[params[0]]["phase"], bool(options.momentum)
         if dtype not in EXACT or not available(layers.table.set, dtype):
             return None
         memory = []
         for p, shape in zip(params, layers.table.shapes, strict=True):
-            g, state = p.grad, states[p]
+            g = p.grad
+            if g is None:
+                return None
+            state = states[p]
             if (
-                g is None
-                or state["phase"] != phase
+                state["phase"] != phase
                 or not (type(p) in PLAIN and p.is_cpu and p.dtype is dtype and p.is_contiguous() and not p.is_neg())
                 or not (type(g) in PLAIN and g.is_cpu and g.dtype is dtype and g.shape == shape and not g.is_neg())
             ):

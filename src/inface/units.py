@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -84,9 +85,17 @@ def with_gradients(group: dict[str, Any], index: int) -> list[Unit]:
 
 
 def names_of(group: dict[str, Any], index: int) -> list[str]:
-    """The names of a group's parameters, or their places where they have none."""
+    """The names of a group's parameters, or their places where they have none; places too where two have one name.
+
+    >>> names_of({"params": [1, 2, 3], "param_names": ["weight", "bias", "weight"]}, 0)
+    ['weight (parameter 0)', 'bias', 'weight (parameter 2)']
+    """
     if "param_names" in group:
-        return [str(name) for name in group["param_names"]]
+        names = [str(name) for name in group["param_names"]]
+        times = Counter(names)
+        if len(times) == len(names):
+            return names
+        return [f"{name} (parameter {i})" if times[name] > 1 else name for i, name in enumerate(names)]
     return [f"group {index}, parameter {i}" for i in range(len(group["params"]))]
 
 
