@@ -183,7 +183,9 @@ def test_sparsity_and_thresholding_leave_free_nodes_alone():
 def test_a_layer_that_is_all_free_is_not_a_constrained_one():
     model = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2))
     sets = {"0.weight": L1Ball(torch.full((2,), INF)), "1.weight": L1Ball(10.0)}
-    inface.FrankWolfe(model, sets, lr=0.1)
+    opt = inface.FrankWolfe(model, sets, lr=0.1)
+    assert list(inface.sparsity.nonzeros(model).layers) == ["1.weight"]
+    opt.load_state_dict(opt.state_dict())
     assert list(inface.sparsity.nonzeros(model).layers) == ["1.weight"]
 
 

@@ -17,12 +17,12 @@ _sets: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def constrain(p: Tensor, set_: Set | None) -> None:
-    """Remember that ``p`` lives in ``set_``, or that it is free; forgotten with the parameter itself.
+    """Remember that ``p`` lives in ``set_``, or that all of it is free; forgotten with the parameter itself.
 
     A deep copy of it lives there too, as in an averaged copy of a model (``torch.optim.swa_utils.AveragedModel``). What is
     pickled of it is what would be anyway, without the set.
     """
-    if set_ is None:
+    if set_ is None or set_.all_free:
         _sets.pop(p, None)
         for name in _MARKS:
             p.__dict__.pop(name, None)
