@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
+import inface
 from inface.linalg import polar, svd, top_pair
 from inface.sets import (
     GroupL1Ball,
@@ -1055,3 +1056,14 @@ def test_bad_options_are_refused_with_the_name_of_the_set_the_value_and_what_was
     with pytest.raises(ValueError, match=words[0]) as error:
         make()
     assert [word for word in words if word not in str(error.value)] == []
+
+
+def test_gradients_through_an_away_step_of_a_box_are_finite_where_entries_are_at_their_worst_bound():
+    lr = torch.tensor(0.05, requires_grad=True)
+    p = torch.nn.Parameter(torch.tensor([[0.1, 0.02, -0.1], [0.1, 0.1, 0.1]])).clone()
+    opt = inface.FrankWolfe([{"params": [p], "set": LInfBall(0.1)}], lr=lr, in_face="away", differentiable=True)
+    for _ in range(2):
+        p.grad = torch.tensor([[1.0, -1.0, 0.5], [1.0, -1.0, 2.0]])
+        opt.step()
+    p.square().sum().backward()
+    assert bool(torch.isfinite(lr.grad))

@@ -135,7 +135,8 @@ class LInfBall(Set):
         worst = self._signs(-g)
         toward_worst = torch.where(worst > 0, x, -x)
         r = spread(self.r(x), x).to(x.dtype)
-        return (r + toward_worst) / (r - toward_worst)
+        way = r - toward_worst  # 0 at the worst vertex itself: dividing by it would make autograd's gradients NaN
+        return torch.where(way > 0, (r + toward_worst) / torch.where(way > 0, way, 1), torch.inf)
 
 
 def onto_bounds(x: Tensor, smaller: Tensor, larger: Tensor, radius: Tensor) -> Tensor:
