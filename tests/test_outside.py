@@ -92,7 +92,7 @@ def test_a_dense_state_dict_is_noticed(fused):
         assert bool((layer.weight.abs().sum(1) <= 0.1 * (1 + 1e-6)).all())
 
 
-@pytest.mark.parametrize("set_", SETS[:6], ids=lambda set_: set_.kind)
+@every_set
 @both_paths
 def test_what_autograd_does_not_see_is_noticed_too(set_, fused):
     p, opt = make(set_, fused=fused)
@@ -140,3 +140,17 @@ def test_a_weight_that_was_taken_away_and_put_back_is_not_outside():
         opt.step()
         assert torch.equal(opt.state[p]["master"], master)
     assert opt.report().outside == 0
+
+
+def test_a_function_as_in_face_sees_the_projected_point():
+    def toward(set_, x, g):
+        assert bool(set_.block_contains(x).all())
+        return set_.dense_vertex(g) - x
+
+    p, opt = make(L1Ball(1.0), in_face=toward, project=True)
+    step(p, opt, 1)
+    with torch.no_grad():
+        p.mul_(10)
+    with pytest.warns(UserWarning, match="lay outside"):
+        step(p, opt, 2)
+    assert bool(L1Ball(1.0).contains(p.detach()).all())

@@ -370,7 +370,7 @@ class FrankWolfe(Optimizer):
                 keep_average(state, buffer)
         write(unit, states, unit.tensors(_all(half.x, kept, x)))
         if not torch.compiler.is_compiling():
-            self._versions.update((p, _version(p)) for p in unit.params)
+            self._seen.update((p, _look(p, set_)) for p in unit.params)
 
         usable = torch.isfinite(half.slope)
         if phase == 0:
@@ -383,11 +383,11 @@ class FrankWolfe(Optimizer):
         """Count, name and, where ``project`` asks for it, project blocks that somebody else put outside of their set.
 
         Where a norm is dear, or a look at it would wait for a device, only steps look before which a parameter was
-        written to.
+        written to; what is written through ``.data`` is seen on a CPU.
         """
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return x
-        if not (set_.cheap_norm and x.is_cpu) and all(self._versions.get(p) == _version(p) for p in unit.params):
+        if not (set_.cheap_norm and x.is_cpu) and all(self._seen.get(p) == _look(p, set_) for p in unit.params):
             return x
         outside = ~set_.block_contains(x) & torch.isfinite(x).flatten(1).all(1)
         counts[3] += outside.sum()
@@ -442,6 +442,8 @@ class FrankWolfe(Optimizer):
                     continue
                 set_ = unit.set if kept is None else unit.set.part(kept)
                 x, g = _only(x, kept), _only(g, kept)
+                if group["project"]:
+                    x = set_.projected(x)  # as the step will
                 finite = torch.isfinite(g).flatten(1).all(1)
                 if group["momentum"]:
                     m = unit.blocks([state["momentum_buffer"] for state in states])
@@ -489,7 +491,7 @@ class FrankWolfe(Optimizer):
         self._fused = Fused()
         self._free: dict[int, FreeNorm] = {}
         self._counts: dict[Tensor, Tensor] = {}
-        self._versions: dict[Tensor, int] = {}
+        self._seen: dict[Tensor, tuple[int, float]] = {}
         self._outside: list[str] = []
         self._warned = False
 
@@ -503,7 +505,7 @@ def _prepare(group: dict[str, Any], index: int) -> None:
         return
     group["set"] = set_ = beside(set_, group["params"])
     for p in group["params"]:
-        constrain(p, None if set_.all_free else set_)
+        constrain(p, set_)
     for unit in units(group, index) if group["project"] else ():
         with torch.no_grad():
             values = unit.tensors(unit.set.projected(unit.blocks(before_rounding(unit))))
@@ -546,9 +548,11 @@ def _free(set_: Set | None, x: Tensor) -> Tensor:
     return part
 
 
-def _version(p: Tensor) -> int:
-    """What changes when a tensor is written to."""
-    return -1 if p.is_inference() else p._version  # noqa: SLF001 - autograd's own counter
+def _look(p: Tensor, set_: Set) -> tuple[int, float]:
+    """What changes when a tensor is written to: autograd's counter, and, for what it does not see, the size of the numbers."""
+    version = -1 if p.is_inference() else p._version  # noqa: SLF001
+    seen = p.is_cpu and not set_.cheap_norm
+    return version, float(torch.linalg.vector_norm(p.detach(), dtype=torch.float64)) if seen else 0.0
 
 
 def _target(set_: Set | None, p: Tensor, state: dict[str, Any]) -> Tensor:
