@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import Parameter
 
 import inface
-from inface.sets import GroupL1Ball, KSparsePolytope, L1Ball, LInfBall, SpectralBall
+from inface.sets import GroupL1Ball, KSparsePolytope, L1Ball, L2Ball, LInfBall, NuclearBall, Simplex, SpectralBall
 
 
 def constrained(set_, shape=(2, 3), **options):
@@ -242,3 +242,18 @@ def test_a_free_gradient_that_is_not_finite_is_taken_as_sgd_takes_it(norm):
     opt.step()
     assert torch.isnan(p).any()
     assert torch.isfinite(w).all()
+
+
+@pytest.mark.parametrize(
+    "kind", [L1Ball, GroupL1Ball, Simplex, LInfBall, L2Ball, KSparsePolytope, NuclearBall, SpectralBall]
+)
+def test_a_set_without_a_radius_says_what_it_wants(kind):
+    with pytest.raises(
+        ValueError, match=rf"^{kind.__name__}: radius must be given, a number > 0 or a tensor .*, got None"
+    ):
+        kind()
+
+
+def test_a_k_sparse_polytope_without_k_says_what_it_wants():
+    with pytest.raises(ValueError, match="KSparsePolytope: k must be a whole number >= 1, got None"):
+        KSparsePolytope(1.0)

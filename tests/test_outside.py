@@ -45,8 +45,9 @@ def test_it_is_said_once_by_name_and_counted(set_, half, fused):
         step(p, opt, i)
     with torch.no_grad():
         p.mul_(3)
-    with pytest.warns(UserWarning, match=r"fc\.weight lay outside of the set .* project=True puts it back"):
+    with pytest.warns(UserWarning, match=r"fc\.weight lay outside of the set .* project=True puts it back") as found:
         step(p, opt)
+    assert found[0].filename == __file__
     assert opt.report().outside > 0
     assert "found outside" in str(opt.report())
     with warnings.catch_warnings():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -37,6 +36,7 @@ from .state import (
     write,
 )
 from .units import Unit, free_part, put_free_part, units, with_gradients
+from .warning import warn
 
 __all__ = ["Direction", "FrankWolfe"]
 
@@ -479,10 +479,9 @@ class FrankWolfe(Optimizer):
         if self._outside and not self._warned:
             self._warned = True
             more = f" and {len(self._outside) - 3} more" if len(self._outside) > 3 else ""
-            warnings.warn(
+            warn(
                 f"FrankWolfe: {', '.join(self._outside[:3])}{more} lay outside of the set that the optimizer keeps it in: "
-                f"somebody else changed it. project=True puts it back; report() counts such blocks",
-                stacklevel=3,
+                f"somebody else changed it. project=True puts it back; report() counts such blocks"
             )
         self._outside.clear()
 

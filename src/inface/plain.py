@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +10,7 @@ from torch.optim import Optimizer
 from .checks import check_options
 from .sets import Set
 from .units import names_of
+from .warning import warn
 
 __all__ = ["beside", "check_state", "restored_group", "to_plain_data"]
 
@@ -77,10 +77,9 @@ def _restored_set(index: int, group: dict[str, Any], saved: dict[str, Any] | Non
         if p.numel():
             restored.check(p.shape, name)
     if not _same_radius(restored.radius, live.radius):
-        warnings.warn(
+        warn(
             f"load_state_dict: group {index} ({', '.join(names[:3])}) was saved with radius {_radius(restored.radius)}, the "
-            f"optimizer has {_radius(live.radius)}; the saved one is used from now on",
-            stacklevel=2,
+            f"optimizer has {_radius(live.radius)}; the saved one is used from now on"
         )
     return beside(restored, group["params"])
 

@@ -67,7 +67,7 @@ class Set(ABC):
     """A compact convex set, one copy of it per block of a parameter.
 
     Args:
-        radius: the size of the set: a number, or a tensor with one value per block (the paper's ``delta_{t,i}``). Where it
+        radius: the size of the set, which has no default: a number, or a tensor with one value per block (the paper's ``delta_{t,i}``). Where it
             is ``inf`` the block is free: it descends like a free parameter.
         per: what a block is: ``"output"`` (a row of a Linear, a filter of a Conv), ``"input"`` (what leaves one input),
             ``"tensor"`` (the whole parameter), or ``"group"`` (all parameters of a group together, which then take one
@@ -478,7 +478,7 @@ def _toward_zero(x: Tensor, dtype: torch.dtype) -> Tensor:
 def _checked_radius(name: str, radius: float | Tensor | None) -> float | Tensor:
     if radius is None:
         raise ValueError(
-            f"{name}: radius must be a number > 0 or a tensor with one for each block, got None (or nothing)"
+            f"{name}: radius must be given, a number > 0 or a tensor with one value per block (inf for a free one), got None"
         )
     if isinstance(radius, Tensor):
         if radius.ndim == 0:
