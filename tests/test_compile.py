@@ -15,6 +15,7 @@ from inface.sets import GroupL1Ball, KSparsePolytope, L1Ball, L2Ball, LInfBall, 
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, (os.environ.get("CXX") or "g++", "clang++"))), reason="inductor needs a C++ compiler"
 )
+SOME_FREE = torch.tensor([1.0, torch.inf, 0.5, 1.0, torch.inf])
 BATCHES = list(torch.randn(12, 2, 8, 6, generator=torch.Generator().manual_seed(0)))
 
 
@@ -86,6 +87,8 @@ STEPS = [
     pytest.param({"0.weight": L1Ball(1.0)}, {"in_face": "pairwise"}, False, id="l1-pairwise"),
     pytest.param({"*.weight": L1Ball(1.0)}, {}, True, id="l1-two-layers-sfw-whole"),
     pytest.param({"0.weight": GroupL1Ball(2.0)}, {"in_face": "frank-wolfe", "norm": "linf"}, False, id="group-linf"),
+    pytest.param({"0.weight": L1Ball(SOME_FREE)}, {"in_face": "away", "momentum": 0.9}, False, id="l1-free-blocks"),
+    pytest.param({"*.weight": L1Ball(2.0, per="group")}, {"in_face": "away", "momentum": 0.9}, False, id="l1-joint"),
     pytest.param({"0.weight": Simplex(1.0)}, {"in_face": "away", "norm": "l1"}, False, id="simplex-free-l1"),
     pytest.param({"0.weight": LInfBall(0.2)}, {"in_face": "pairwise", "every_gradient": True}, False, id="box-every"),
     pytest.param({"0.weight": NuclearBall(1.0)}, {"in_face": "away"}, False, id="nuclear"),
@@ -196,3 +199,12 @@ def test_a_compiled_run_can_be_saved_and_continued_eagerly(tmp_path):
         train(*one, batch)
         train(model, opt, batch)
     assert_same(one, (model, opt))
+
+
+def test_free_blocks_cost_no_further_graphs():
+    _, two = pair({"0.weight": L1Ball(SOME_FREE)}, lr=0.3, in_face="away")
+    backend = Counting()
+    step = compiled(*two, backend, whole=False)
+    for batch in BATCHES[:6]:
+        step(batch)
+    assert backend.graphs <= 3  # each half, and the one that creates the state

@@ -155,3 +155,14 @@ def test_a_function_as_in_face_sees_the_projected_point():
     with pytest.warns(UserWarning, match="lay outside"):
         step(p, opt, 2)
     assert bool(L1Ball(1.0).contains(p.detach()).all())
+
+
+@pytest.mark.parametrize("set_", SETS[:5], ids=lambda set_: set_.kind)
+@both_paths
+def test_a_block_that_is_not_finite_is_skipped_and_not_projected_to_nan(set_, fused):
+    p, opt = make(set_, fused=fused, project=True)
+    with torch.no_grad():
+        p[0] = torch.inf
+    step(p, opt)
+    assert bool(torch.isinf(p[0]).all())
+    assert (opt.report().skipped, opt.report().outside) == (1, 0)

@@ -221,7 +221,7 @@ def all_blocks(
             scratch[0, j], scratch[1, j], scratch[2, j] = turn * size * hx, size * math.sqrt(hh), norm
             inner += turn * size * hx
             total += scratch[2, j]
-        outside = total > r * (1 + ULPS * eps)
+        outside = r * (1 + ULPS * eps) < total < np.inf
         if outside:
             counts[3] += 1
             if project:

@@ -479,7 +479,9 @@ def any_negative(xb, low):
 
 @compiled()
 def lies_outside(xb, size, r, family, low, eps):
-    """Whether a row of this norm is not in its set, by more than rounding makes."""
+    """Whether a row of this norm is not in its set, by more than rounding makes; what is not finite is nowhere."""
+    if not math.isfinite(size):
+        return False
     if family == SIMPLEX:
         return abs(size - r) > r * ULPS * eps or any_negative(xb, low)
     return size > r * (1 + ULPS * eps)

@@ -12,6 +12,7 @@ Per-block numbers are kept in float64 where the device has it, whatever the dtyp
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -386,10 +387,14 @@ class Set(ABC):
         return None if self._kept is None else self._kept.to(x.device)
 
     def part(self, rows: slice | Tensor) -> Set:
-        """The set of some of the blocks: itself, unless each block has a radius of its own."""
+        """The set of some of the constrained blocks: itself, unless each block has a radius of its own."""
         if not isinstance(self.radius, Tensor):
             return self
-        return self.with_radius(self.radius[rows if isinstance(rows, slice) else rows.to(self.radius.device)])
+        # Made without a look at the numbers, which torch.compile could not follow.
+        some = copy.copy(self)
+        some.radius = self.radius[rows if isinstance(rows, slice) else rows.to(self.radius.device)]
+        some.free, some.free_blocks, some.all_free, some._kept = None, self.free_blocks[:0], False, None  # noqa: SLF001
+        return some
 
     def with_radius(self, radius: float | Tensor) -> Set:
         """The same set with another radius."""
