@@ -257,3 +257,14 @@ def test_a_set_without_a_radius_says_what_it_wants(kind):
 def test_a_k_sparse_polytope_without_k_says_what_it_wants():
     with pytest.raises(ValueError, match="KSparsePolytope: k must be a whole number >= 1, got None"):
         KSparsePolytope(1.0)
+
+
+def test_a_start_outside_of_a_common_set_names_that_set():
+    params = [("a", Parameter(torch.ones(2, 3))), ("b", Parameter(torch.ones(3)))]
+    with pytest.raises(ValueError, match=r'"a \+ b" starts outside its L1Ball\(radius=1\.0, per=\'group\'\)'):
+        inface.FrankWolfe([{"params": params, "set": L1Ball(1.0, per="group")}], lr=0.1)
+
+
+def test_the_shape_of_a_parameter_without_a_name_is_said_once():
+    with pytest.raises(ValueError, match=r"of group 0, parameter 0 of shape \(2, 3\) \(per='output'\)"):
+        inface.FrankWolfe([{"params": [Parameter(torch.zeros(2, 3))], "set": L1Ball(torch.ones(5))}], lr=0.1)

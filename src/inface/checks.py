@@ -42,11 +42,11 @@ def check_group(group: dict[str, Any], index: int) -> None:
         if p.layout is not torch.strided:
             raise ValueError(f"FrankWolfe: {where} has layout {p.layout}, wanted a dense tensor")
         if set_ is not None and p.numel():
-            set_.check(p.shape, where)
+            set_.check(p.shape, f'parameter "{name}"' if "param_names" in group else name)
             if type(p).__module__.startswith("torch.distributed"):
                 raise ValueError(
                     f"FrankWolfe: {where} is a {type(p).__name__}, wanted an ordinary tensor: sharded parameters cannot be "
-                    f"constrained yet; give its group set=None, or make the optimizer before the model is sharded away"
+                    f"constrained yet; give its group set=None"
                 )
     for unit in units(group, index) if set_ is not None else ():
         _check_unit(group, unit)
@@ -133,7 +133,7 @@ def check_options(group: dict[str, Any]) -> None:
 
 
 def _check_unit(group: dict[str, Any], unit: Unit) -> None:
-    set_, where = unit.set, unit.where
+    set_, where, own = unit.set, unit.where, group["set"]
     if len({(p.dtype, p.device) for p in unit.params}) > 1:
         found = ", ".join(sorted({f"{p.dtype} on {p.device}" for p in unit.params}))
         raise ValueError(f"FrankWolfe: {where} share a set (per='group'), wanted one dtype and one device, got {found}")
@@ -156,7 +156,7 @@ def _check_unit(group: dict[str, Any], unit: Unit) -> None:
         infinite &= ~set_.free.to(x.device)
     if bool(infinite.any()):
         block = int(infinite.nonzero()[0])
-        raise ValueError(f"FrankWolfe: {where} is not finite in block {block}, wanted a point of its {set_!r}")
+        raise ValueError(f"FrankWolfe: {where} is not finite in block {block}, wanted a point of its {own!r}")
     if group["project"]:
         return
     x = unit.blocks(before_rounding(unit))
@@ -166,7 +166,7 @@ def _check_unit(group: dict[str, Any], unit: Unit) -> None:
         norm = float(set_.block_norm(x)[block])
         radius = set_.radius[block] if isinstance(set_.radius, Tensor) else set_.radius
         raise ValueError(
-            f"FrankWolfe: {where} starts outside its {set_!r}: block {block} has norm {norm:.6g}, wanted a point of the "
+            f"FrankWolfe: {where} starts outside its {own!r}: block {block} has norm {norm:.6g}, wanted a point of the "
             f"set of radius {float(radius):.6g}; start from inface.graph_init_, or let project=True move it there"
         )
 
