@@ -166,3 +166,14 @@ def test_a_block_that_is_not_finite_is_skipped_and_not_projected_to_nan(set_, fu
     step(p, opt)
     assert bool(torch.isinf(p[0]).all())
     assert (opt.report().skipped, opt.report().outside) == (1, 0)
+
+
+@both_paths
+def test_a_set_of_many_layers_is_called_by_the_first_of_them(fused):
+    params = [(f"{i}.weight", nn.Parameter(torch.zeros(2, 2))) for i in range(300)]
+    opt = inface.FrankWolfe([{"params": params, "set": L1Ball(1.0, per="group")}], lr=0.1, fused=fused)
+    for _, p in params:
+        p.grad = torch.ones(2, 2)
+        p.data.fill_(1.0)
+    with pytest.warns(UserWarning, match=r"FrankWolfe: 0\.weight \+ 1\.weight \+ 2\.weight \+ 297 more lay outside"):
+        opt.step()

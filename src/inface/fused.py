@@ -182,7 +182,7 @@ class Fused:
             if found:
                 marked = layers.table.marked(i, strategy)
                 if len(marked):
-                    outside.append(unit.name)
+                    outside.append(unit.called)
                 if len(marked) and group["project"]:
                     _project_and_step(layers.table, i, layer, marked, options, strategy)
             if layer.x is not unit.params[0]:

@@ -394,7 +394,7 @@ class FrankWolfe(Optimizer):
         if x.is_cpu:
             if not bool(outside.any()):
                 return x
-            self._outside.append(unit.name)
+            self._outside.append(unit.called)
         return set_.projected(x) if group["project"] else x
 
     def _free_step(self, index: int, group: dict[str, Any], params: list[Tensor]) -> None:

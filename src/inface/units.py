@@ -39,11 +39,18 @@ class Unit(NamedTuple):
     named: bool = True
 
     @property
+    def called(self) -> str:
+        """The name, cut short where a group has many parameters."""
+        if len(self.params) <= 3:
+            return self.name
+        return f"{' + '.join(self.name.split(' + ')[:3])} + {len(self.params) - 3} more"
+
+    @property
     def where(self) -> str:
         """What an error calls it."""
         if self.named:
-            return f'parameter "{self.name}"' if self.joint is None else f'the parameters "{self.name}"'
-        return f"{self.name} of shape {tuple(self.size)}"
+            return f'parameter "{self.called}"' if self.joint is None else f'the parameters "{self.called}"'
+        return f"{self.called} of shape {tuple(self.size)}"
 
     @property
     def size(self) -> torch.Size:
