@@ -45,7 +45,9 @@ def test_it_is_said_once_by_name_and_counted(set_, half, fused):
         step(p, opt, i)
     with torch.no_grad():
         p.mul_(3)
-    with pytest.warns(UserWarning, match=r"fc\.weight lay outside of the set .* project=True puts it back") as found:
+    with pytest.warns(
+        UserWarning, match=r"fc\.weight lay outside of the set .* With project=True it is put back"
+    ) as found:
         step(p, opt)
     assert found[0].filename == __file__
     assert opt.report().outside > 0
@@ -177,3 +179,23 @@ def test_a_set_of_many_layers_is_called_by_the_first_of_them(fused):
         p.data.fill_(1.0)
     with pytest.warns(UserWarning, match=r"FrankWolfe: 0\.weight \+ 1\.weight \+ 2\.weight \+ 297 more lay outside"):
         opt.step()
+
+
+@pytest.mark.parametrize("set_", [*SETS, Simplex(1.0)], ids=lambda set_: set_.kind)
+def test_weights_that_were_rounded_elsewhere_are_not_outside(set_):
+    """Only the weights of a half-precision model are loaded, into one whose optimizer has stepped."""
+    parts = []
+    for seed in range(2):
+        start = set_.project(torch.randn(6, 300, generator=torch.Generator().manual_seed(seed)))
+        p = nn.Parameter(start.bfloat16())
+        in_face = "away" if set_.has_faces else None
+        opt = inface.FrankWolfe([{"params": [p], "set": set_}], lr=1.0, in_face=in_face, project=True)
+        for i in range(3):
+            p.grad = torch.randn(6, 300, generator=torch.Generator().manual_seed(10 * seed + i)).bfloat16()
+            opt.step()
+        parts.append((p, opt))
+    (p, opt), (q, _) = parts
+    with torch.no_grad():
+        p.copy_(q)
+    opt.step()
+    assert opt.report().outside == 0

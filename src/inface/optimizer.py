@@ -481,7 +481,7 @@ class FrankWolfe(Optimizer):
             more = f" and {len(self._outside) - 3} more" if len(self._outside) > 3 else ""
             warn(
                 f"FrankWolfe: {', '.join(self._outside[:3])}{more} lay outside of the set that the optimizer keeps it in: "
-                f"somebody else changed it. project=True puts it back; report() counts such blocks"
+                f"somebody else changed it. With project=True it is put back; report() counts such blocks"
             )
         self._outside.clear()
 

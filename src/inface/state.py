@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -53,14 +54,21 @@ def before_rounding(unit: Unit) -> list[Tensor]:
     values = [p.detach() for p in unit.params]
     if values[0].dtype in EXACT:
         return values
-    x = unit.blocks([computable(value) for value in values])
-    smaller, larger = (unit.blocks([_bound(value, step) for value in values]) for step in (-1, 1))
+    bounds = ([_bound(value, step) for value in values] for step in (-1, 1))
+    return _onto_boundary(unit, [computable(value) for value in values], *bounds)
+
+
+def _onto_boundary(
+    unit: Unit, values: Sequence[Tensor], smaller: Sequence[Tensor], larger: Sequence[Tensor]
+) -> list[Tensor]:
+    """Values that were rounded, on the boundary of their set if they may have been there: between these bounds."""
+    x, low, high = (unit.blocks(tensors) for tensors in (values, smaller, larger))
     kept = unit.set.constrained(x)
     if kept is None:
-        found = unit.set.onto_boundary(x, smaller, larger)
+        found = unit.set.onto_boundary(x, low, high)
     else:
-        found = x.index_copy(0, kept, unit.set.part(kept).onto_boundary(x[kept], smaller[kept], larger[kept]))
-    return [master.contiguous() for master in unit.tensors(found)]
+        found = x.index_copy(0, kept, unit.set.part(kept).onto_boundary(x[kept], low[kept], high[kept]))
+    return [value.contiguous() for value in unit.tensors(found)]
 
 
 def _bound(p: Tensor, step: Literal[-1, 1]) -> Tensor:
@@ -80,23 +88,30 @@ def weights(p: Tensor, state: State) -> Tensor:
     """The values of a free parameter to compute with; entries in half precision that somebody changed are taken over."""
     if "master" not in state:
         return p.clone() if torch.is_grad_enabled() else p
-    return _taken_over(p, state["master"], None)
+    master: Tensor = state["master"]
+    return master.copy_(torch.where(master.to(p.dtype) == p, master, p.float()))
 
 
 def unit_weights(unit: Unit, states: Sequence[State]) -> list[Tensor]:
-    """The same for constrained parameters."""
+    """The same for constrained parameters; what somebody wrote may be a point of the boundary, rounded.
+
+    An entry was changed if it is neither what was written nor what its float32 copy started from.
+    """
+    params = unit.params
     if "master" not in states[0]:
-        return [p.clone() if torch.is_grad_enabled() else p for p in unit.params]
-    masters = [state["master"] for state in states]
-    return [
-        _taken_over(p, master, own) for p, master, own in zip(unit.params, masters, rounded(unit, masters), strict=True)
-    ]
+        return [p.clone() if torch.is_grad_enabled() else p for p in params]
+    masters: list[Tensor] = [state["master"] for state in states]
+    owns = rounded(unit, masters)
+    same = [(own == p) | (x.to(p.dtype) == p) for p, x, own in zip(params, masters, owns, strict=True)]
 
+    def changed(other: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        return [torch.where(keep, x, other(p)) for p, x, keep in zip(params, masters, same, strict=True)]
 
-def _taken_over(p: Tensor, master: Tensor, own: Tensor | None) -> Tensor:
-    """A float32 copy with the entries of ``p`` that are neither what was written (``own``) nor what it started from."""
-    same = master.to(p.dtype) == p
-    return master.copy_(torch.where(same if own is None else same | (own == p), master, p.float()))
+    values = changed(computable)
+    # A look at what changed waits for a device, so that only a CPU gets the finer answer.
+    if not torch.compiler.is_compiling() and masters[0].is_cpu and not all(bool(keep.all()) for keep in same):
+        values = _onto_boundary(unit, values, changed(partial(_bound, step=-1)), changed(partial(_bound, step=1)))
+    return [x.copy_(value) for x, value in zip(masters, values, strict=True)]
 
 
 def write(unit: Unit, states: Sequence[State], new: Sequence[Tensor]) -> None:
