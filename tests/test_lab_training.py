@@ -660,6 +660,15 @@ def test_weights_that_do_not_fit_are_named(tmp_path, own):
         evaluate(run, experiment=run.settings.experiment)
 
 
+def test_weights_that_are_not_finite_are_named_with_their_file(tmp_path):
+    run = train(Settings("digits", method="sfw", epochs=1, threads=1), tmp_path / "run")
+    weights = run.weights()
+    weights["fc1.weight"][0, 0] = torch.nan
+    write_tensors(run.model_file, weights)
+    with pytest.raises(LabError, match=r'model\.safetensors: FrankWolfe: parameter "fc1\.weight" is not finite'):
+        evaluate(run)
+
+
 def test_a_split_must_have_as_many_inputs_as_targets():
     with pytest.raises(ArgumentError, match="wanted as many inputs as targets and at least one, got 2 and 3"):
         Split(torch.zeros(2, 1), torch.zeros(3))

@@ -29,7 +29,11 @@ REASSOCIATE = {"reassoc", "contract", "nsz"}
 
 
 def compiled(*, entry: bool = False, **options: Any) -> Any:
-    """``njit`` that releases the GIL; an entry is cached on disk with all it calls, where there is a place for a cache."""
+    """``njit`` that releases the GIL; an entry is cached on disk with all it calls, where there is a place for a cache.
+
+    What happens once in a row is inlined: an array is seven arguments of a call, and short rows paid more for calls than
+    for numbers. Functions with ``fastmath`` are not, because they would lose it.
+    """
 
     def compile_(function: Any) -> Any:
         try:
@@ -188,7 +192,7 @@ def average_into(m, g, weight, sign):
             m[k] = new - rest * (new - m[k])
 
 
-@compiled()
+@compiled(inline="always")
 def reduce_row(x, g, gb, mask):
     """The largest magnitude of ``g`` with its first place, ``<g, x>`` and ``|x|_1``."""
     best, start, inner, size = gb.dtype.type(0), 0, 0.0, 0.0
@@ -204,7 +208,7 @@ def reduce_row(x, g, gb, mask):
     return best, start, inner, size
 
 
-@compiled()
+@compiled(inline="always")
 def find_key(xb, gb, flip, mask, low):
     """The first place of the largest ``sign(x) g`` over the support."""
     best, start = low, 0
@@ -228,7 +232,7 @@ def find_signed(gb, flip, low):
     return start + first_signed(gb[start : min(start + PIECE, gb.shape[0])], best, flip, low)
 
 
-@compiled()
+@compiled(inline="always")
 def sum_row(x, g, sizes):
     """``<g, x>``, which is not finite if ``g`` is not, and ``|x|_1``, whose parts are kept piece by piece."""
     inner, size = 0.0, 0.0
@@ -241,7 +245,7 @@ def sum_row(x, g, sizes):
     return inner, size
 
 
-@compiled()
+@compiled(inline="always")
 def others(x, j, w, sizes):
     """The sum of all magnitudes but two, added up directly: a difference would cancel."""
     own, held = x[j], x[w]
@@ -257,7 +261,7 @@ def others(x, j, w, sizes):
 # ---------------------------------------------------------------------- rows of l1 balls and simplices
 
 
-@compiled()
+@compiled(inline="always")
 def one_hot_row(x, xb, g, gb, r, rate, sign, family, phase, j, inner, size, sizes, mask, low, eps):
     """The step of one row whose vertices have one entry: ``(slope, step, hit)``. See ``group_sum`` for the formulas."""
     on = family == SIMPLEX or size >= r * (1 - ULPS * eps)
@@ -467,7 +471,7 @@ def box_row(x, g, radius, rate, sign, phase, mask, eps):
 # ---------------------------------------------------------------------- all rows
 
 
-@compiled()
+@compiled(inline="always")
 def any_negative(xb, low):
     """Whether an entry is below 0, by its bits; a negative zero is not."""
     whole = xb.dtype.type
@@ -477,7 +481,7 @@ def any_negative(xb, low):
     return least < whole(0)
 
 
-@compiled()
+@compiled(inline="always")
 def lies_outside(xb, size, r, family, low, eps):
     """Whether a row of this norm is not in its set, by more than rounding makes; what is not finite is nowhere."""
     if not math.isfinite(size):

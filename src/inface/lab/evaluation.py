@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .building import experiment_of, load_data, make_optimizer, parts, surroundings
-from .errors import LabError
+from .errors import ArgumentError, LabError
 from .experiment import Experiment, Split
 from .measuring import THETAS, exact_gap, finite, kept, score, sparsity
 from .run import FORMAT, Run
@@ -32,7 +32,13 @@ def evaluate(
     settings, found, model = rebuild(run, experiment, accept_changed_file=accept_changed_file)
     with surroundings(settings.threads):
         train_split, split = parts(settings, load_data(found, data))
-        return measure(model, found, train_split, split, make_optimizer(settings, found, model))
+        try:
+            optimizer = make_optimizer(settings, found, model)
+        except ArgumentError:
+            raise
+        except ValueError as error:  # weights that are not finite
+            raise LabError(f"{run.model_file}: {error}") from None
+        return measure(model, found, train_split, split, optimizer)
 
 
 def rebuild(
