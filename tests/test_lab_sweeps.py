@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+import sqlite3
 import statistics
 import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -417,6 +419,19 @@ def test_a_study_may_be_in_a_database(tmp_path):
     assert len(counted(study)) == 2
 
 
+def test_a_study_is_made_once_also_where_a_kill_left_its_table_without_an_index(tmp_path):
+    file = tmp_path / "study.db"
+    plan = plan_in(tmp_path / "runs", storage=f"sqlite:///{file}", grid=Grid({"lr": [0.1]}))
+    study_of(plan_in(tmp_path / "other", storage=f"sqlite:///{file}", grid=Grid({"lr": [0.1]}), study="another"))
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("DROP INDEX ix_studies_study_name")
+        database.commit()
+    for _ in range(2):
+        study_of(plan)
+    with closing(sqlite3.connect(file)) as database:
+        assert database.execute("SELECT count(*) FROM studies").fetchone() == (2,)
+
+
 def test_a_database_that_cannot_be_opened_is_one_line(tmp_path):
     with pytest.raises(LabError, match="the study cannot be opened"):
         study_of(plan_in(tmp_path, storage=f"sqlite:///{tmp_path}/no/such/folder/x.db"))
@@ -561,6 +576,7 @@ def test_a_sweep_in_which_everything_diverges_says_so(tmp_path):
 # A process that was started with SIGINT ignored, as in the background of a script, is to hear it all the same.
 LISTENING = """
 import signal
+import sqlite3
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from inface.cli import main
 main()

@@ -118,16 +118,38 @@ def _database(url: str) -> Any:
 
     try:
         try:
-            return RDBStorage(url)
+            storage = RDBStorage(url)
         except SQLAlchemyError:  # somebody may be making the same tables at this moment
             time.sleep(1.0)
-            return RDBStorage(url)
+            storage = RDBStorage(url)
+        _add_missing_indexes(storage)
     except ImportError as error:
         driver = getattr(error.__cause__, "name", None) or error
         raise LabError(f"{url.partition('://')[0]}:// needs a Python package that is not installed: {driver}") from None
     except (optuna.exceptions.OptunaError, SQLAlchemyError, ValueError, OSError) as error:
         reason = " ".join(str(error).split()).replace(url, "it")
         raise LabError(f"the study cannot be opened: {reason}") from None
+    return storage
+
+
+def _add_missing_indexes(storage: Any) -> None:
+    """Make the indexes that a process could not make which was killed between a table and its index.
+
+    Optuna makes tables that are missing, not indexes; without the unique one on its name, a study is made twice.
+    """
+    from optuna.storages._rdb.models import BaseModel
+    from sqlalchemy import inspect
+    from sqlalchemy.exc import SQLAlchemyError
+
+    for table in BaseModel.metadata.sorted_tables:
+        there = {index["name"] for index in inspect(storage.engine).get_indexes(table.name)}
+        for index in table.indexes:
+            if index.name not in there:
+                try:
+                    index.create(storage.engine, checkfirst=True)
+                except SQLAlchemyError:  # somebody else has just made it
+                    if index.name not in {known["name"] for known in inspect(storage.engine).get_indexes(table.name)}:
+                        raise
 
 
 def _journal(file: Path) -> Any:
