@@ -82,3 +82,19 @@ def test_the_graph_initialisation_is_a_start(dtype):
 def test_rounding_into_a_set_is_to_the_nearest_where_that_is_inside(dtype):
     x = 0.01 * torch.randn(4, 6, 1)
     assert torch.equal(L1Ball(1.0).round_into(x, dtype), x.to(dtype))
+
+
+@every_set
+@half
+def test_what_is_inside_stays_bit_for_bit_when_an_optimizer_is_made_for_it(set_, dtype):
+    """As when a run is resumed: the weights are loaded before their optimizer is made."""
+    p = outside(set_, dtype, 1.0)
+    in_face = "pairwise" if set_.has_faces else None
+    opt = inface.FrankWolfe([{"params": [p], "set": set_}], lr=5.0, in_face=in_face, project=True)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(7):
+        p.grad = torch.randn(5, 40, generator=generator).to(dtype)
+        opt.step()
+        q = nn.Parameter(p.detach().clone())
+        inface.FrankWolfe([{"params": [q], "set": set_}], lr=5.0, in_face=in_face, project=True)
+        assert torch.equal(p, q)

@@ -507,9 +507,11 @@ def _prepare(group: dict[str, Any], index: int) -> None:
         constrain(p, set_)
     for unit in units(group, index) if group["project"] else ():
         with torch.no_grad():
+            x = unit.blocks([computable(p) for p in unit.params])
+            kept = unit.tensors(spread(unit.set.inside(x), x).expand_as(x))  # bit for bit: resumed runs rely on it
             values = unit.tensors(unit.set.projected(unit.blocks(before_rounding(unit))))
-            for p, new in zip(unit.params, rounded(unit, values), strict=True):
-                p.copy_(new)
+            for p, new, keep in zip(unit.params, rounded(unit, values), kept, strict=True):
+                p.copy_(torch.where(keep, p, new))
 
 
 def _fused_options(group: dict[str, Any]) -> Options | None:
