@@ -1,6 +1,10 @@
 # Each target does all its own set-up on a fresh machine: a virtual environment with the versions in constraints.txt.
+# make test OLDEST=1: with the oldest torch, numba and numpy that are supported, those of constraints-oldest.txt.
 PYTHON ?= python3
+PINS := constraints.txt $(if $(OLDEST),constraints-oldest.txt)
+CONSTRAINTS := .venv/$(if $(OLDEST),oldest,newest).txt
 BIN := .venv/bin
+INSTALL := $(BIN)/pip install --quiet --constraint $(CONSTRAINTS)
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -17,6 +21,7 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 # On an idle machine: about five minutes. OMP_NUM_THREADS must not hold it to one thread.
 bench: .venv/ready
@@ -30,19 +35,24 @@ torture: .venv/torture
 clean:
 	rm -rf .venv build dist
 
+# All pins in one file; a later file has the last word. With other pins everything is installed again.
+$(CONSTRAINTS): $(PINS)
+	$(PYTHON) -m venv .venv
+	rm -f .venv/*.txt .venv/lab .venv/ready .venv/torture .venv/docs
+	awk -F== 'NF == 2 { pin[$$1] = $$2 } END { for (name in pin) print name "==" pin[name] }' $(PINS) >$@
+
 # torch first and by itself: its pinned version decides which build is taken, and everything else must then fit it.
 # Then what builds the package, so that it is pinned too.
-.venv/lab: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt editables hatchling
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[lab]"
+.venv/lab: pyproject.toml $(CONSTRAINTS)
+	$(INSTALL) torch
+	$(INSTALL) editables hatchling
+	$(INSTALL) --no-build-isolation --editable ".[lab]"
 	touch $@
 
 .venv/ready: .venv/lab
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[test,lint]"
+	$(INSTALL) --no-build-isolation --editable ".[test,lint]"
 	touch $@
 
 .venv/torture: .venv/ready
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[torture]"
+	$(INSTALL) --no-build-isolation --editable ".[torture]"
 	touch $@

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 import inface
-from inface.lab.names import Activation
-from inface.lab.settings import Method
+from inface.lab.experiments import Activation
+from inface.lab.runs.settings import Method
 from inface.sets import GroupL1Ball, InFace, L1Ball, LInfBall, Set, Simplex
 
 from .contest import Contender, contest
@@ -412,7 +412,7 @@ def page(results: dict[str, Any]) -> str:
         "",
         "## Small networks trained together: how many times less each of them takes than alone",
         "",
-        "An epoch of a run of the laboratory to the share of one network in an epoch of all (`inface.lab.stacking`): perceptrons",
+        "An epoch of a run of the laboratory to the share of one network in an epoch of all (`inface.lab.runs.stacking`): perceptrons",
         "50-50-50-1 on 100,000 samples, batch 250, each with settings of its own, one thread, in seconds of the processor.",
         "",
         "| activation | networks | sgd | sfw | sfw-if |",

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from inface.lab import Data, Experiment, Settings, Split, train
-from inface.lab.models import perceptron
-from inface.lab.settings import Method
-from inface.lab.training import Record
+from inface.lab.experiments.models import perceptron
+from inface.lab.runs.settings import Method
+from inface.lab.runs.training import Record
 from inface.sets import L1Ball
 
 __all__ = ["epoch_ratio", "experiment"]

@@ -7,13 +7,13 @@ import time
 from itertools import cycle, islice
 
 from inface.lab import Data, Settings, train
-from inface.lab.data import synthetic
-from inface.lab.names import Activation
-from inface.lab.settings import Method
-from inface.lab.stacking import Stack
+from inface.lab.experiments import Activation
+from inface.lab.experiments.data import synthetic
+from inface.lab.runs.settings import Method
+from inface.lab.runs.stacking import Stack
+from inface.lab.runs.training import Record
 from inface.lab.sweeps import paper_grid
 from inface.lab.sweeps.grids import applied
-from inface.lab.training import Record
 
 __all__ = ["gain"]
 

@@ -23,8 +23,9 @@ from torch import nn
 import inface
 from inface import export
 from inface.cli.app import run as inface_command
-from inface.lab import LabError, Settings, data, train
-from inface.lab.data import batches, idx
+from inface.lab import LabError, Settings, train
+from inface.lab.experiments import data
+from inface.lab.experiments.data import batches, idx
 from inface.lab.sweeps import load_grid
 from inface.sets import L1Ball, Simplex
 

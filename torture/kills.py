@@ -13,7 +13,7 @@ from typing import Any
 
 from inface.cli.app import run as inface_command
 from inface.lab import Run, Settings
-from inface.lab.building import settings_for
+from inface.lab.runs.setup import settings_for
 from inface.lab.sweeps import Grid, Plan, trials
 from inface.lab.sweeps.study import open_study
 from inface.lab.sweeps.trials import counted, key_in

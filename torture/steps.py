@@ -21,17 +21,7 @@ from torch.nn import Parameter
 
 import inface
 from inface import kernels
-from inface.sets import (
-    GroupL1Ball,
-    KSparsePolytope,
-    L1Ball,
-    L2Ball,
-    LInfBall,
-    NuclearBall,
-    Set,
-    Simplex,
-    SpectralBall,
-)
+from inface.sets import GroupL1Ball, KSparsePolytope, L1Ball, L2Ball, LInfBall, NuclearBall, Set, Simplex, SpectralBall
 
 __all__ = ["case"]
 

@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from .iterate import RandomIterate
     from .optimizer import FrankWolfe
     from .report import Report
+    from .version import __version__
 
 __all__ = [
     "FrankWolfe",
     "ModifiedGap",
     "RandomIterate",
     "Report",
+    "__version__",
     "batches",
     "convex_bound",
     "export",
@@ -36,6 +38,7 @@ __getattr__, __dir__ = exports(
         "ModifiedGap": "gap",
         "RandomIterate": "iterate",
         "Report": "report",
+        "__version__": "version",
         "batches": "batches",
         "convex_bound": "gap",
         "export": "export",

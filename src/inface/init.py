@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .sets import NuclearBall, Set, Simplex, SpectralBall
+from .sets import Set
 from .sets.base import computable, spread
 from .state import rounded
 from .units import Unit, units
@@ -101,10 +101,10 @@ def graph_init_(
         positive = _behind_activations(model, example)
     with torch.no_grad(), torch.device("cpu"):  # whatever the default device is: that of the generator
         for set_, members in constrained:
-            size = scale if scale is not None else ALIVE if alive and not isinstance(set_, Simplex) else 1.0
+            size = scale if scale is not None else ALIVE if alive and set_.has_inside else 1.0
             for unit in units({"params": [p for _, p in members], "set": set_}, 0):
                 patterns = [_pattern(layouts[id(p)], int(edges), generator).reshape(p.shape) for p in unit.params]
-                one_sign = [isinstance(set_, Simplex) or id(p) in positive for p in unit.params]
+                one_sign = [not set_.signed or id(p) in positive for p in unit.params]
                 patterns = [x.abs() if one else x for x, one in zip(patterns, one_sign, strict=True)]
                 for p, start in zip(unit.params, _scaled(unit, patterns, size), strict=True):
                     p.copy_(start)
@@ -122,12 +122,12 @@ def _check_options(edges: int, scale: float | None, example: Any) -> None:
 def _check(set_: Set, members: list[tuple[str, _Layout]], edges: int, scale: float | None) -> None:
     """Refuse what parameters cannot start from."""
     for name, layout in members:
-        if isinstance(set_, NuclearBall | SpectralBall):
+        if not set_.has_edges:
             raise ValueError(
                 f"graph_init_: {name} lives in {set_!r}, whose points are not made of edges; "
                 f"start it from a random matrix with project=True"
             )
-        if scale is not None and scale < 1 and isinstance(set_, Simplex):
+        if scale is not None and scale < 1 and not set_.has_inside:
             raise ValueError(f"graph_init_: {name} lives in {set_!r}, which has no smaller points, got scale {scale:g}")
         if edges > layout.fan_in:
             raise ValueError(f"graph_init_: {name} has a fan-in of {layout.fan_in}, got edges {edges}")

@@ -18,9 +18,9 @@ from .gap import BlockGaps, FreeNorm, ModifiedGap, combine, step_rate
 from .groups import Constraints, param_groups
 from .halves import average, take_half
 from .kernels import Options
-from .plain import beside, check_state, restored_group, to_plain_data
 from .registry import constrain
 from .report import Report
+from .serialization import beside, check_state, restored_group, to_plain_data
 from .sets import Set
 from .sets.base import EXACT, InFace, computable, spread
 from .state import (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Annotated
 
 import typer
 
 from inface.lab.errors import LabError
 from inface.text import printable
+from inface.version import __version__
 
 from . import data, evaluate, experiments, export, report, reproduce, sweep, train
 from .demo import demo
@@ -33,7 +33,7 @@ def inface(
 ) -> None:
     """Train sparse networks by construction, measure them, and see what comes out."""
     if version:
-        typer.echo(f"inface {metadata.version('inface')}")
+        typer.echo(f"inface {__version__}")
         raise typer.Exit
 
 

@@ -9,8 +9,8 @@ import typer
 from inface.lab.errors import LabError
 from inface.text import printable
 
-from .options import DataFolder, one_of
-from .tables import shown
+from .ui.options import DataFolder, one_of
+from .ui.tables import shown
 
 __all__ = ["app"]
 
@@ -28,8 +28,8 @@ def status(data: DataFolder = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from inface.lab.data import folder
-    from inface.lab.data import status as look
+    from inface.lab.experiments.data import folder
+    from inface.lab.experiments.data import status as look
 
     where = folder(data)
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -69,9 +69,9 @@ def fetch(
     """
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-    from inface.lab.data import REMOTES, folder
-    from inface.lab.data import fetch as download
-    from inface.lab.data import status as look
+    from inface.lab.experiments.data import REMOTES, folder
+    from inface.lab.experiments.data import fetch as download
+    from inface.lab.experiments.data import status as look
 
     where, wanted = folder(data), names or list(REMOTES)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())

@@ -28,8 +28,8 @@ def demo(
     """
     from inface.lab.demo import demo as demonstrate
 
-    from .display import display
-    from .tables import print_comparison
+    from .ui.display import display
+    from .ui.tables import print_comparison
 
     runs, page = demonstrate(out, display, trials=trials)
     typer.echo()

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import AcceptChangedFile, DataFolder, ExperimentFile
+from .ui.options import AcceptChangedFile, DataFolder, ExperimentFile
 
 __all__ = ["evaluate"]
 
@@ -29,10 +29,10 @@ def evaluate(
 
     $ inface evaluate runs/digits --json | jq .kept
     """
-    from inface.lab.evaluation import evaluate as measure_again
-    from inface.lab.run import Run
+    from inface.lab.runs.evaluation import evaluate as measure_again
+    from inface.lab.runs.run import Run
 
-    from .tables import print_measured
+    from .ui.tables import print_measured
 
     measured = measure_again(Run(run), data=data, experiment=experiment, accept_changed_file=accept_changed_file)
     if as_json:

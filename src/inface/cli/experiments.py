@@ -17,7 +17,7 @@ def experiments() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from inface.lab.experiments import BUILT_IN, options_of
+    from inface.lab.experiments.builtin import BUILT_IN, options_of
 
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("experiment", "what it is", "options (-o NAME=VALUE)"):

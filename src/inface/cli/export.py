@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, cast, get_args
 
 import typer
 
-from inface.lab.names import FORMATS, Format
 from inface.text import printable
+from inface.types import Format
 
-from .options import AcceptChangedFile, DataFolder, ExperimentFile, number, one_of
+from .ui.options import AcceptChangedFile, DataFolder, ExperimentFile, number, one_of
 
 __all__ = ["export"]
 
@@ -34,7 +34,7 @@ def export(
             "--format",
             help="compact, sparse, onnx or torch (torch.export); may be repeated. [dim]\\[default: sparse][/dim]",
             show_default=False,
-            autocompletion=one_of(*FORMATS),
+            autocompletion=one_of(*get_args(Format)),
         ),
     ] = None,
     keep: Annotated[
@@ -66,8 +66,8 @@ def export(
 
     $ inface export runs/digits --format compact --format onnx
     """
-    from inface.lab.exporting import export_run
-    from inface.lab.run import Run
+    from inface.lab.runs.export import export_run
+    from inface.lab.runs.run import Run
 
     chosen = cast("list[Format]", formats or ["sparse"])
     exported = export_run(

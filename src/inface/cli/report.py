@@ -10,7 +10,7 @@ import typer
 
 from inface.text import printable
 
-from .options import one_of
+from .ui.options import one_of
 
 __all__ = ["report"]
 
@@ -46,7 +46,7 @@ def report(
     $ inface report runs/* --out comparison.html --figures figures --format png --format svg
     """
     from inface.lab.report import Format, write_report
-    from inface.lab.run import runs_in
+    from inface.lab.runs.run import runs_in
 
     kinds = cast("Sequence[Format]", formats or ["svg"])  # which it checks
     page = write_report(

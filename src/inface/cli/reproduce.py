@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inface.lab.errors import ArgumentError, suggestion
-from inface.lab.names import Activation
+from inface.lab.experiments import Activation
 from inface.text import printable
 
-from .options import DataFolder, one_of, whole_number
+from .ui.options import DataFolder, one_of, whole_number
 
 if TYPE_CHECKING:
-    from inface.lab.reproduction.rows import GridName
+    from inface.lab.paper.rows import GridName
 
 __all__ = ["app"]
 
@@ -78,7 +78,7 @@ def table1(
 
     $ inface reproduce table1 --experiment mnist-mlp --experiment cifar10 --jobs 2
     """
-    from inface.lab.reproduction import reproduce_paper
+    from inface.lab.paper import reproduce_paper
 
     if grid not in ("paper", "coarse"):
         raise ArgumentError(f"--grid: wanted paper or coarse, got {grid}{suggestion(grid, ('paper', 'coarse'))}")
@@ -111,7 +111,7 @@ def table2(
 
     $ inface reproduce table2 --experiment cifar10 --jobs 2
     """
-    from inface.lab.reproduction import reproduce_beyond
+    from inface.lab.paper import reproduce_beyond
 
     _table(partial(reproduce_beyond, quick=quick, only=only), experiment, jobs, out, results, data, quick=quick)
 
@@ -126,7 +126,7 @@ def _table(
     *,
     quick: bool,
 ) -> None:
-    from .sweeping import continued, named_progress
+    from .ui.sweep import continued, named_progress
 
     chosen = experiment or list(NETWORKS[:1] if quick else NETWORKS)
     for name in chosen:
@@ -203,10 +203,10 @@ def figure3(
 
     $ inface reproduce figure3 --quick
     """
-    from inface.lab.supplement import QUICK, Effort, evolution
+    from inface.lab.paper.figures import QUICK, Effort, evolution
 
-    from .lines import task_progress
-    from .sweeping import continued
+    from .ui.progress import task_progress
+    from .ui.sweep import continued
 
     _check_counts(jobs=jobs)
     with task_progress("figure3") as show, continued():
@@ -244,10 +244,10 @@ def _boxes(
 ) -> None:
     from dataclasses import replace
 
-    from inface.lab.supplement import QUICK, Effort, boxes
+    from inface.lab.paper.figures import QUICK, Effort, boxes
 
-    from .lines import task_progress
-    from .sweeping import continued
+    from .ui.progress import task_progress
+    from .ui.sweep import continued
 
     _check_counts(jobs=jobs, trials=trials)
     effort = QUICK if quick else Effort()

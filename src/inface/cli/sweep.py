@@ -8,35 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inface.lab.errors import ArgumentError, suggestion
-from inface.lab.names import READ_BY
+from inface.lab.runs.settings import declarations
 
-from .options import DataFolder, one_of, setting, whole_number
-from .settings import (
-    BatchSize,
-    ConstrainedLr,
-    Epochs,
-    EveryGradient,
-    FreeMomentum,
-    InFace,
-    Init,
-    Keep,
-    Lr,
-    Method,
-    Momentum,
-    Options,
-    Radius,
-    Schedule,
-    Shrinkage,
-    Smoothness,
-    WeightDecay,
-    experiment_argument,
-    located,
-    named,
-    refuse_what_is_ignored,
-)
+from .ui.options import DataFolder, one_of, option, whole_number
+from .ui.settings import Given, experiment_argument, located, refuse_ignored, takes_settings
 
 if TYPE_CHECKING:
-    from inface.lab.settings import Settings
+    from inface.lab.runs.settings import Settings
     from inface.lab.sweeps import Grid
 
 __all__ = ["sweep"]
@@ -44,13 +22,14 @@ __all__ = ["sweep"]
 SEARCH = "How it is searched"
 
 
+@takes_settings(lambda setting: setting.in_sweep)
 def sweep(
     experiment: Annotated[str, experiment_argument],
     *,
     out: Annotated[Path, typer.Option(help="The folder of the sweep.", metavar="DIR", show_default=False)],
     grid: Annotated[
         str | None,
-        setting(
+        option(
             text="What is tried: paper (200 settings; 8 of a method without radii), quick (8; 2), or a YAML file of lists.",
             default="paper",
             panel=SEARCH,
@@ -60,7 +39,7 @@ def sweep(
     ] = None,
     search: Annotated[
         int | None,
-        setting(
+        option(
             text="Instead of a grid, search N settings: log-uniform learning rates, radii and momentum.",
             panel=SEARCH,
             parser=whole_number,
@@ -75,7 +54,7 @@ def sweep(
     ] = 1,
     storage: Annotated[
         str | None,
-        setting(
+        option(
             text="Where the study is: a folder that machines share, or the URL of a database.",
             default="DIR",
             panel=SEARCH,
@@ -84,7 +63,7 @@ def sweep(
     ] = None,
     study: Annotated[
         str | None,
-        setting(
+        option(
             text="The name of the study, where several share a place.",
             default="EXPERIMENT METHOD",
             panel=SEARCH,
@@ -112,23 +91,7 @@ def sweep(
             rich_help_panel=SEARCH,
         ),
     ] = 3,
-    method: Method = None,
-    lr: Lr = None,
-    smoothness: Smoothness = None,
-    constrained_lr: ConstrainedLr = None,
-    radius: Radius = None,
-    momentum: Momentum = None,
-    free_momentum: FreeMomentum = None,
-    schedule: Schedule = None,
-    in_face: InFace = None,
-    keep: Keep = None,
-    weight_decay: WeightDecay = None,
-    shrinkage: Shrinkage = None,
-    every_gradient: EveryGradient = None,
-    init: Init = None,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    option: Options = None,
+    given: Given,
     data: DataFolder = None,
 ) -> None:
     """Choose settings on held-out data, then train the winner on all training data and measure it on the test data.
@@ -156,44 +119,25 @@ def sweep(
     for name, value, least in (("jobs", jobs, 1), ("seeds", seeds, 0), ("search", search, 1)):
         if value is not None and value < least:
             raise ArgumentError(f"--{name}: wanted a whole number >= {least}, got {value}")
-    given = named(
-        option=option,
-        method=method,
-        lr=lr,
-        smoothness=smoothness,
-        constrained_lr=constrained_lr,
-        radius=radius,
-        momentum=momentum,
-        free_momentum=free_momentum,
-        schedule=schedule,
-        in_face=in_face,
-        keep=keep,
-        weight_decay=weight_decay,
-        shrinkage=shrinkage,
-        every_gradient=every_gradient,
-        init=init,
-        epochs=epochs,
-        batch_size=batch_size,
-    )
-    from inface.lab.building import experiment_of
-    from inface.lab.measuring import THETAS
+    from inface.lab.runs.metrics import THETAS
+    from inface.lab.runs.setup import experiment_of
     from inface.lab.sweeps import Plan
     from inface.lab.sweeps import sweep as run_sweep
     from inface.lab.sweeps.grids import search_space
 
-    from .sweeping import continued, print_results, progress
+    from .ui.sweep import continued, print_results, progress
 
     if theta not in THETAS:
         raise ArgumentError(f"--theta: wanted one of {', '.join(map(str, THETAS))}, got {theta}")
-    chosen = {key: value for key, value in given.items() if value is not None}
+    chosen = {name: value for name, value in given.items() if name != "smoothness"}
     place = located(experiment)
     base, tried = _tried(place, chosen, None if search else grid or "paper")
-    refuse_what_is_ignored(base.method, given)
+    refuse_ignored(base.method, given)
     if tried is None:
         axes, by = list(search_space(base.method, len(experiment_of(base).sets))), "--search"
     else:
         axes, by = list(tried.axes), f"--grid {grid or 'paper'}"
-    _refuse_what_is_tried({*chosen} | ({"smoothness"} if smoothness is not None else set()), axes, by)
+    _refuse_what_is_tried({*given}, axes, by)
     plan = Plan(
         base=base,
         out=str(out),
@@ -213,7 +157,7 @@ def sweep(
 
 def _tried(experiment: str, chosen: dict[str, Any], grid: str | None) -> tuple[Settings, Grid | None]:
     """The settings of every run, and the grid of what is tried, if it is one."""
-    from inface.lab.building import experiment_of, settings_for
+    from inface.lab.runs.setup import experiment_of, settings_for
     from inface.lab.sweeps import load_grid, paper_grid, quick_grid
 
     grids = {"paper": paper_grid, "quick": quick_grid}
@@ -226,7 +170,7 @@ def _tried(experiment: str, chosen: dict[str, Any], grid: str | None) -> tuple[S
         raise ArgumentError(f"--grid: there is no file {grid}{hint}")
     # What the method needs, the file may list: until that is known, any value will do.
     method = chosen.get("method")
-    needed = {name for name in ("keep", "shrinkage") if method in READ_BY[name] and name not in chosen}
+    needed = {setting.name for setting in declarations() if method in setting.needed_by} - {*chosen}
     base = settings_for(experiment, **dict.fromkeys(needed, 1.0), **chosen)
     listed = load_grid(Path(grid), base, len(experiment_of(base).sets))
     return settings_for(

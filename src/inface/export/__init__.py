@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 from inface.lazy import exports
 
 if TYPE_CHECKING:
-    from .accounting import cost_report
-    from .architecture import Network, describe
-    from .compaction import Compaction, LayerChange, Left, compact
-    from .files import load_network, load_sparse, save_dense, save_sparse
-    from .onnx import onnx_runner, save_onnx, save_program
-    from .report import CostReport, LayerReport, Variant
-    from .selection import Select
-    from .sparse_linear import SparseLinear
-    from .sparsifying import LayerChoice, layer_choices, sparsify
+    from .compaction.compact import Compaction, LayerChange, Left, compact
+    from .compaction.select import Select
+    from .cost.account import cost_report
+    from .cost.report import CostReport, LayerReport, Variant
+    from .files.architecture import Network, describe
+    from .files.onnx import onnx_runner, save_onnx, save_program
+    from .files.sparse import load_network, load_sparse, save_dense, save_sparse
+    from .layers.sparse_linear import SparseLinear
+    from .layers.sparsify import LayerChoice, layer_choices, sparsify
 
 __all__ = [
     "Compaction",
@@ -43,27 +43,27 @@ __all__ = [
 __getattr__, __dir__ = exports(
     __name__,
     {
-        "Compaction": "compaction",
-        "CostReport": "report",
-        "LayerChange": "compaction",
-        "LayerChoice": "sparsifying",
-        "LayerReport": "report",
-        "Left": "compaction",
-        "Network": "architecture",
-        "Select": "selection",
-        "SparseLinear": "sparse_linear",
-        "Variant": "report",
-        "compact": "compaction",
-        "cost_report": "accounting",
-        "describe": "architecture",
-        "layer_choices": "sparsifying",
-        "load_network": "files",
-        "load_sparse": "files",
-        "onnx_runner": "onnx",
-        "save_dense": "files",
-        "save_onnx": "onnx",
-        "save_program": "onnx",
-        "save_sparse": "files",
-        "sparsify": "sparsifying",
+        "Compaction": "compaction.compact",
+        "CostReport": "cost.report",
+        "LayerChange": "compaction.compact",
+        "LayerChoice": "layers.sparsify",
+        "LayerReport": "cost.report",
+        "Left": "compaction.compact",
+        "Network": "files.architecture",
+        "Select": "compaction.select",
+        "SparseLinear": "layers.sparse_linear",
+        "Variant": "cost.report",
+        "compact": "compaction.compact",
+        "cost_report": "cost.account",
+        "describe": "files.architecture",
+        "layer_choices": "layers.sparsify",
+        "load_network": "files.sparse",
+        "load_sparse": "files.sparse",
+        "onnx_runner": "files.onnx",
+        "save_dense": "files.sparse",
+        "save_onnx": "files.onnx",
+        "save_program": "files.onnx",
+        "save_sparse": "files.sparse",
+        "sparsify": "layers.sparsify",
     },
 )

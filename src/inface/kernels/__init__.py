@@ -21,15 +21,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..gap import step_rate
-from ..sets import GroupL1Ball, L1Ball, L2Ball, LInfBall, Set, Simplex, blocks
+from ..sets import Set, blocks
 from ..sets.base import Decision
 
 __all__ = ["PLAIN", "Memory", "Options", "Table", "alike", "available", "disabled", "enabled", "fits", "knows"]
-
-# Sets and in-face strategies by the numbers that the kernels know them by; sets of groups have a kernel of their own.
-FAMILIES: dict[type[Set], int] = {L1Ball: 0, Simplex: 1, LInfBall: 2}
-GROUPED: tuple[type[Set], ...] = (GroupL1Ball, L2Ball)
-STRATEGIES = {None: 0, "frank-wolfe": 1, "away": 2, "pairwise": 3}
 
 # Below this many entries a second thread costs more than it gives: torch's own threads are still spinning on its core.
 LARGE = 1 << 21
@@ -63,18 +58,12 @@ def knows(set_: Set) -> bool:
     >>> knows(Simplex(1.0)), knows(GroupL1Ball(1.0)), knows(GroupL1Ball(1.0, groups="input"))
     (True, True, False)
     """
-    return type(set_) in FAMILIES or _has_rows_as_groups(set_)
+    return set_.kernel is not None
 
 
 def addressable(x: Tensor) -> bool:
     """Whether a kernel can read the numbers of a tensor where they lie."""
     return type(x) in PLAIN and x.is_cpu and x.dtype in (torch.float32, torch.float64) and not x.is_neg()
-
-
-def _has_rows_as_groups(set_: Set) -> bool:
-    return type(set_) in GROUPED and not (
-        isinstance(set_, GroupL1Ball) and set_.groups == "input" and set_.per == "tensor"
-    )
 
 
 def alike(x: Tensor, g: Tensor, m: Tensor | None) -> bool:
@@ -124,7 +113,7 @@ def available(set_: Set, dtype: torch.dtype) -> Callable[..., None] | None:
     >>> available(L1Ball(1.0), torch.float32) is not None
     True
     """
-    return _kernel(type(set_) in GROUPED, dtype)
+    return _kernel(set_.kernel == "groups", dtype)
 
 
 @functools.cache
@@ -221,7 +210,7 @@ class Table:
     ) -> None:
         import numpy as np  # noqa: PLC0415 - comes with Numba, which the first step imports
 
-        from .rows import COLUMNS, GROUPS, RATES, ROWS, SLOPES, START, WIDTH  # noqa: PLC0415
+        from .rows import COLUMNS, FAMILIES, GROUPS, PHASES, RATES, ROWS, SLOPES, START, WIDTH  # noqa: PLC0415
 
         self.set, self.shapes, self.layers = set_, shapes, len(shapes)
         self.rows = [blocks.count(shape, set_.per) for shape in shapes]
@@ -238,8 +227,8 @@ class Table:
         self._options: Options | None = None
         self._known: tuple[object, ...] = ()
         self._arguments: tuple[Any, ...] = ()
-        grouped = type(set_) in GROUPED
-        self._family = 0 if grouped else FAMILIES[type(set_)]
+        self._family, self._phases = FAMILIES[str(set_.kernel)], PHASES
+        grouped = set_.kernel == "groups"
         self._tables = [np.zeros((self.layers, COLUMNS), dtype=np.int64) for _ in range(2)]
         for table, slopes in zip(self._tables, (self.gaps, self._unread), strict=True):
             for i, (shape, rows, start) in enumerate(zip(shapes, self.rows, self.starts, strict=True)):
@@ -277,7 +266,7 @@ class Table:
         if options.momentum:
             table[:, 2] = [0 if layer is None or layer.m is None else layer.m.data_ptr() for layer in memory]
         before = self._counted[half, 3]
-        number = STRATEGIES[strategy]
+        number = self._phases[strategy]
         if self._small or torch.get_num_threads() == 1:
             kernel(
                 self._places[half], self.layers, 0, self.total, *self._arguments, self._counts_at[half], number, project

@@ -17,11 +17,15 @@ import numpy as np
 from numba import carray, float32, float64, int32, int64, njit, types
 from numba.extending import intrinsic
 
-__all__ = ["BALL", "BOX", "SIMPLEX", "rows_float32", "rows_float64"]
+__all__ = ["BALL", "BOX", "FAMILIES", "PHASES", "SIMPLEX", "rows_float32", "rows_float64"]
 
 # Families of sets, and phases: toward the best vertex of the set, or in the face to the best, from the worst, or both.
 BALL, SIMPLEX, BOX = 0, 1, 2
 TOWARD, WITHIN, AWAY, PAIRWISE = 0, 1, 2, 3
+
+# What the library calls them; sets of groups have a kernel of their own.
+FAMILIES = {"ball": BALL, "simplex": SIMPLEX, "box": BOX, "groups": BALL}
+PHASES = {None: TOWARD, "frank-wolfe": WITHIN, "away": AWAY, "pairwise": PAIRWISE}
 
 PIECE = 256
 ULPS = 8

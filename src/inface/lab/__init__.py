@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 from inface.lazy import exports
 
 if TYPE_CHECKING:
-    from .building import settings_for
     from .errors import ArgumentError, Diverged, LabError
-    from .evaluation import evaluate, rebuild
-    from .experiment import Data, Experiment, Metric, Split, accuracy, mean_squared_error
-    from .experiments import find
+    from .experiments.builtin import find
+    from .experiments.experiment import Data, Experiment, Metric, Split, accuracy, mean_squared_error
     from .report import compare, write_report
-    from .run import Run
-    from .settings import Settings
-    from .training import train
+    from .runs.evaluation import evaluate, rebuild
+    from .runs.run import Run
+    from .runs.settings import Settings
+    from .runs.setup import settings_for
+    from .runs.training import train
 
 __all__ = [
     "ArgumentError",
@@ -40,22 +40,22 @@ __getattr__, __dir__ = exports(
     __name__,
     {
         "ArgumentError": "errors",
-        "Data": "experiment",
+        "Data": "experiments.experiment",
         "Diverged": "errors",
-        "Experiment": "experiment",
+        "Experiment": "experiments.experiment",
         "LabError": "errors",
-        "Metric": "experiment",
-        "Run": "run",
-        "Settings": "settings",
-        "Split": "experiment",
-        "accuracy": "experiment",
+        "Metric": "experiments.experiment",
+        "Run": "runs.run",
+        "Settings": "runs.settings",
+        "Split": "experiments.experiment",
+        "accuracy": "experiments.experiment",
         "compare": "report",
-        "evaluate": "evaluation",
-        "find": "experiments",
-        "mean_squared_error": "experiment",
-        "rebuild": "evaluation",
-        "settings_for": "building",
-        "train": "training",
+        "evaluate": "runs.evaluation",
+        "find": "experiments.builtin",
+        "mean_squared_error": "experiments.experiment",
+        "rebuild": "runs.evaluation",
+        "settings_for": "runs.setup",
+        "train": "runs.training",
         "write_report": "report",
     },
 )

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from .run import Run
-from .settings import Method, Settings
-from .training import Record, train
+from .runs.run import Run
+from .runs.settings import Method, Settings
+from .runs.training import Record, train
 
 __all__ = ["demo", "settings"]
 

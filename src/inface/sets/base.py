@@ -37,6 +37,12 @@ ULPS = 8
 # What can be computed in; parameters of other dtypes have float32 copies.
 EXACT = (torch.float32, torch.float64)
 
+# The compiled kernels there are, by the steps that they take.
+Kernel = Literal["ball", "simplex", "box", "groups"]
+
+# How often a search for the end of a ray doubles a step of one radius, and how often it then halves an interval.
+DOUBLINGS, HALVINGS = 64, 60
+
 
 @dataclass
 class Move:
@@ -52,9 +58,16 @@ class Move:
 
 @dataclass
 class Straight(Move):
-    """A move along directions that are written out: those of k-sparse polytopes and of user-supplied functions."""
+    """A move along directions that are written out."""
 
     direction: Tensor
+
+
+@dataclass
+class ToVertex(Move):
+    """A move to a vertex that is written out."""
+
+    vertex: Tensor
 
 
 class Decision(NamedTuple):
@@ -66,6 +79,11 @@ class Decision(NamedTuple):
 
 class Set(ABC):
     """A compact convex set, one copy of it per block of a parameter.
+
+    A set of one's own is a subclass with a ``kind`` and four methods: :meth:`dense_vertex`, :meth:`block_norm`,
+    :meth:`block_project` and :meth:`diameter`. In-face steps need one more, :meth:`dense_face_vertex`. The rest follows
+    from these by formulas that hold for every set whose multiples grow with the radius; a subclass replaces what it knows
+    in closed form. :func:`inface.testing.check_set` checks all of it.
 
     Args:
         radius: the size of the set, which has no default: a number, or a tensor with one value per block (the paper's ``delta_{t,i}``). Where it
@@ -102,12 +120,16 @@ class Set(ABC):
     (8.0, 16.0)
     """
 
-    kind: ClassVar[str]
-    has_faces: ClassVar[bool] = True
+    kind: ClassVar[str]  # what plain data calls it
+    has_faces: ClassVar[bool] = False  # True in classes that define dense_face_vertex
     default_per: ClassVar[Per] = "output"
     norms: ClassVar[tuple[NormName, ...]] = ("l2", "l1", "linf")  # what ``norm`` may be, the default first
     joinable: ClassVar[bool] = True  # whether per="group" means something
     cheap_norm: ClassVar[bool] = True  # whether a norm costs little beside a step
+    has_edges: ClassVar[bool] = True  # whether a few entries of any signs, scaled, are a point of the set
+    has_inside: ClassVar[bool] = True  # whether there are points of a norm below the radius
+    signed: ClassVar[bool] = True  # whether entries may be negative
+    kernel: Kernel | None = None  # which compiled kernel steps as this class does; a subclass must say it again
     _kinds: ClassVar[dict[str, type[Set]]] = {}
 
     radius: float | Tensor
@@ -116,7 +138,15 @@ class Set(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if "has_faces" not in cls.__dict__:
+            cls.has_faces = cls.dense_face_vertex is not Set.dense_face_vertex
+        cls.kernel = cls.__dict__.get("kernel")
         if "kind" in cls.__dict__:
+            known = Set._kinds.get(cls.kind)
+            if known is not None and known.__qualname__ != cls.__qualname__:
+                raise ValueError(
+                    f"{cls.__name__}: kind {cls.kind!r} is that of {known.__name__}; wanted one of its own"
+                )
             Set._kinds[cls.kind] = cls
 
     def __init__(
@@ -196,21 +226,21 @@ class Set(ABC):
         """Back from :meth:`to_blocks`."""
         return blocks.join(blocks_, like, self.per)
 
-    @abstractmethod
     def toward(self, x: Tensor, g: Tensor) -> Move:
         """The Frank-Wolfe direction ``vertex(g) - x``; its slope is the gap."""
+        return _to_vertex(x, g, self.dense_vertex(g))
 
     def away(self, x: Tensor, g: Tensor) -> Move:
         """From the worst vertex of the minimal face: ``d = x - face_vertex(x, -g)``."""
-        raise NotImplementedError(type(self).__name__)
+        return self.along(x, g, x - self.dense_face_vertex(x, -g))
 
     def within(self, x: Tensor, g: Tensor) -> Move:
         """The Frank-Wolfe direction inside the minimal face: ``d = face_vertex(x, g) - x``."""
-        raise NotImplementedError(type(self).__name__)
+        return _to_vertex(x, g, self.dense_face_vertex(x, g))
 
     def pairwise(self, x: Tensor, g: Tensor) -> Move:
         """From the worst to the best vertex of the face: ``d = face_vertex(x, g) - face_vertex(x, -g)``."""
-        raise NotImplementedError(type(self).__name__)
+        return self.along(x, g, self.dense_face_vertex(x, g) - self.dense_face_vertex(x, -g))
 
     def in_face(self, strategy: InFace, x: Tensor, g: Tensor) -> Move:
         """The in-face move of that name."""
@@ -227,10 +257,16 @@ class Set(ABC):
 
     def apply(self, x: Tensor, move: Move, decision: Decision) -> Tensor:
         """The blocks after the step. Blocks that do not move come back bit for bit."""
-        if not isinstance(move, Straight):
+        t = spread(decision.step, x).to(x.dtype)
+        if isinstance(move, ToVertex):
+            end = torch.lerp(x, move.vertex, t)  # exactly the vertex at a step of one
+            if self.cheap_norm:
+                end = torch.where(t < 1, self.land(x, end, torch.zeros_like(decision.hit)), end)
+        elif isinstance(move, Straight):
+            end = self.land(x, x + t * move.direction, decision.hit)
+        else:
             raise TypeError(f"{type(self).__name__} cannot apply a {type(move).__name__}")
-        end = x + spread(decision.step, x).to(x.dtype) * move.direction
-        return torch.where(spread(decision.step > 0, x), self.land(x, end, decision.hit), x)
+        return torch.where(t > 0, end, x)
 
     @abstractmethod
     def dense_vertex(self, g: Tensor) -> Tensor:
@@ -240,17 +276,19 @@ class Set(ABC):
         """:meth:`face_vertex` on blocks."""
         raise NotImplementedError(type(self).__name__)
 
-    @abstractmethod
     def ray(self, x: Tensor, d: Tensor) -> Tensor:
-        """:meth:`max_step` on blocks."""
+        """:meth:`max_step` on blocks: by bisection, which is slow beside a closed form."""
+        return _bisected(self.block_norm, x.to(wide(x)), d.to(wide(d)), self.r(x), self.tolerance(x))
 
-    @abstractmethod
-    def land(self, x: Tensor, end: Tensor, hit: Tensor) -> Tensor:
+    def land(self, x: Tensor, end: Tensor, hit: Tensor) -> Tensor:  # noqa: ARG002 - the start says which face to stay on
         """Put the end of a straight step from ``x`` exactly on the faces that it reached.
 
         Where ``hit`` is set the step went as far as it could. Elsewhere the step ends inside the set, or on the face
-        it started from, up to rounding.
+        it started from, up to rounding. Scaling to the radius does it in a set with no faces but its points.
         """
+        size, r = self.block_norm(end), self.r(end)
+        onto = (hit | (size > r)) & (size > 0)
+        return end * spread(torch.where(onto, r / torch.where(size > 0, size, 1), 1), end).to(end.dtype)
 
     @abstractmethod
     def block_norm(self, x: Tensor) -> Tensor:
@@ -285,10 +323,14 @@ class Set(ABC):
         if kept is None:
             return self.block_contains(x, tol)
         inside = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        if self.all_free:
+            return inside
         return inside.index_copy(0, kept, self.part(kept).block_contains(x[kept], tol))
 
     def projected(self, x: Tensor) -> Tensor:
         """:meth:`project` on blocks: those in the set, and free ones, come back bit for bit."""
+        if self.all_free:
+            return x
         kept = self.constrained(x)
         own, some = (self, x) if kept is None else (self.part(kept), x[kept])
         moved = torch.where(spread(own.block_contains(some), some), some, own.block_project(some))
@@ -365,7 +407,7 @@ class Set(ABC):
 
     def together(self) -> Set:
         """The set that sees what :meth:`gather` returns as one block."""
-        return Set.from_dict({**self.to_dict(), "per": "tensor"})
+        return self._remade(per="tensor")
 
     def gather(self, tensors: Sequence[Tensor]) -> Tensor:
         """All tensors of a group as one.
@@ -398,7 +440,7 @@ class Set(ABC):
 
     def with_radius(self, radius: float | Tensor) -> Set:
         """The same set with another radius."""
-        return Set.from_dict({**self.to_dict(), "radius": radius})
+        return self._remade(radius=radius)
 
     def __repr__(self) -> str:
         radius = self.radius
@@ -407,6 +449,12 @@ class Set(ABC):
         return f"{type(self).__name__}(radius={shown}{options}, per={self.per!r})"
 
     # ------------------------------------------------------------------ helpers
+
+    def _remade(self, **changes: Any) -> Set:
+        """A set of this class with some arguments changed."""
+        arguments = {**self.to_dict(), **changes}
+        del arguments["kind"]
+        return type(self)(**arguments)
 
     def _all_options(self) -> dict[str, Any]:
         """The options, and the norm where it is not the default."""
@@ -434,6 +482,30 @@ def decide(set_: Set, x: Tensor, move: Move, rate: float | Tensor) -> Decision:
     limit = set_.limit(x, move, wanted)
     hit = (wanted >= limit) & (wanted > 0)
     return Decision(torch.where(hit, limit, wanted), hit)
+
+
+def _to_vertex(x: Tensor, g: Tensor, vertex: Tensor) -> ToVertex:
+    slope = dot(g, x - vertex)
+    return ToVertex(slope=slope, limit=torch.ones_like(slope), vertex=vertex)
+
+
+def _bisected(norm: Callable[[Tensor], Tensor], x: Tensor, d: Tensor, radius: Tensor, tol: float) -> Tensor:
+    """The largest ``a >= 0`` with ``norm(x + a d) <= radius``, up to half of the tolerance; ``inf`` where ``d`` is zero."""
+    longest = d.abs().flatten(1).amax(1)
+    unit = radius / torch.where(longest > 0, longest, 1)
+    d = d * spread(unit, d)
+    allowed = torch.maximum(radius, norm(x)).minimum(radius * (1 + tol / 2)) + tol / 2 * radius
+    low, high = torch.zeros_like(unit), torch.ones_like(unit)
+    for _ in range(DOUBLINGS):
+        inside = (norm(x + spread(high, x) * d) <= allowed) & (longest > 0)
+        if not bool(inside.any()):
+            break
+        low, high = torch.where(inside, high, low), torch.where(inside, 2 * high, high)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        inside = norm(x + spread(middle, x) * d) <= allowed
+        low, high = torch.where(inside, middle, low), torch.where(inside, high, middle)
+    return torch.where(longest > 0, low * unit, torch.inf)
 
 
 def onto_sphere(

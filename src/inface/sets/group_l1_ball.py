@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from . import blocks
-from .base import Set
+from .base import Kernel, Set
 from .blocks import Per
 from .group_sum import GroupSum
 from .norms import NormName
@@ -35,6 +35,7 @@ class GroupL1Ball(GroupSum):
     """
 
     kind = "group-l1"
+    kernel: Kernel | None = "groups"
     default_per: ClassVar[Per] = "tensor"
 
     def __init__(
@@ -54,6 +55,8 @@ class GroupL1Ball(GroupSum):
                 f"use L2Ball(per={groups!r}) for that"
             )
         self.groups = groups
+        if self._second:
+            self.kernel = None  # a group is no piece of contiguous memory
 
     def options(self) -> dict[str, Any]:
         return {"groups": self.groups}
@@ -71,7 +74,7 @@ class GroupL1Ball(GroupSum):
         return (split.movedim(2, 1) if self._second else split).flatten(2) if split.ndim > 2 else split.unsqueeze(2)
 
     def together(self) -> Set:
-        return Set.from_dict({**self.to_dict(), "per": "tensor", "groups": "output"})
+        return self._remade(per="tensor", groups="output")
 
     def gather(self, tensors: Sequence[Tensor]) -> Tensor:
         """The groups of all tensors below each other, filled up with zeros to the longest."""

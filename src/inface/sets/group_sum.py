@@ -142,20 +142,21 @@ class GroupSum(Set):
         written: list[tuple[Tensor, Tensor, Tensor]] = []
         if isinstance(move, Toward):
             scale = 1 - t
-            written.append((*move.gain[:2], (1 - step) * move.gain.own + step * spread(r, step) * move.unit))
+            gained = (1 - step) * move.gain.own + step * spread(r, step) * move.unit
+            written.append((move.gain.at, move.gain.own, gained))
         elif isinstance(move, Away):
             scale = 1 + t
             left = torch.where(hit, 0, (move.lose.norm - t * move.rest).clamp(min=0)).unsqueeze(1) * move.unit
             crossed = (1 + step) * move.lose.own - step * spread(r, step) * move.unit
-            written.append((*move.lose[:2], torch.where(on, left, crossed)))
+            written.append((move.lose.at, move.lose.own, torch.where(on, left, crossed)))
         elif isinstance(move, Pairwise):
             scale = torch.ones_like(t)
             gained = move.gain.own + torch.where(on, step, 2 * step) * spread(r, step) * move.unit
             kept = (1 - t * r / torch.where(move.on, move.lose.norm, 1)).clamp(min=0)
             left = move.lose.own * torch.where(hit, 0, kept).unsqueeze(1)
             # Inside, both groups are the same: written last, the gained one stands.
-            written.append((*move.lose[:2], torch.where(on, left, gained)))
-            written.append((*move.gain[:2], gained))
+            written.append((move.lose.at, move.lose.own, torch.where(on, left, gained)))
+            written.append((move.gain.at, move.gain.own, gained))
         total = scale * move.rest + sum_of_norms(written, move.on)
         # The norm of what is about to be written is known, so putting it back on the sphere costs no pass of its own.
         repair = torch.where((t > 0) & (move.keeps | (hit & ~move.on)) & (total > 0), r / total, 1)
@@ -249,10 +250,11 @@ def group_norms(x: Tensor) -> Tensor:
 
 def lengths(x: Tensor) -> Tensor:
     """The l2 norm along the last dimension, in per-block precision; squares neither vanish nor overflow."""
+    last = x.ndim - 1  # a compiled vector_norm of torch 2.10 keeps the dimension -1 if its size is 1
     if x.dtype != wide(x):
-        return torch.linalg.vector_norm(x, dim=-1, dtype=wide(x))
-    scale = power_of_two(x.detach().abs().amax(-1))
-    return torch.linalg.vector_norm(x / scale.unsqueeze(-1), dim=-1) * scale
+        return torch.linalg.vector_norm(x, dim=last, dtype=wide(x))
+    scale = power_of_two(x.detach().abs().amax(last))
+    return torch.linalg.vector_norm(x / scale.unsqueeze(last), dim=last) * scale
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:

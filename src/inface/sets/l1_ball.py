@@ -24,6 +24,7 @@ class L1Ball(GroupSum):
     """
 
     kind = "l1"
+    kernel = "ball"
 
     def to_blocks(self, x: Tensor) -> Tensor:
         return super().to_blocks(x).unsqueeze(2)

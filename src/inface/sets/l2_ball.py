@@ -21,6 +21,7 @@ class L2Ball(GroupSum):
     """
 
     kind = "l2"
+    kernel = "groups"
 
     def group_size(self, block_shape: torch.Size) -> int:
         return block_shape.numel()

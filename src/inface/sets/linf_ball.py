@@ -51,6 +51,7 @@ class LInfBall(Set):
     """
 
     kind = "linf"
+    kernel = "box"
 
     def toward(self, x: Tensor, g: Tensor) -> Toward:
         everywhere = torch.ones_like(x, dtype=torch.bool)

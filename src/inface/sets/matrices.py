@@ -22,6 +22,7 @@ class MatrixSet(Set):
     norms: ClassVar[tuple[NormName, ...]] = ("frobenius", "spectral", "nuclear")
     joinable: ClassVar[bool] = False
     cheap_norm: ClassVar[bool] = False
+    has_edges: ClassVar[bool] = False
 
     def to_blocks(self, x: Tensor) -> Tensor:
         flat = super().to_blocks(x)

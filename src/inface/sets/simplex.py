@@ -25,6 +25,9 @@ class Simplex(GroupSum):
     """
 
     kind = "simplex"
+    kernel = "simplex"
+    has_inside = False
+    signed = False
 
     def to_blocks(self, x: Tensor) -> Tensor:
         return super().to_blocks(x).unsqueeze(2)

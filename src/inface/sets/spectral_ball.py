@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from ..linalg import polar, top_pair
-from .base import Decision, Move, dot, spread, wide
+from .base import dot, spread, wide
 from .matrices import MatrixSet, clean, finite
 from .rays import norm_ray
 
 __all__ = ["SpectralBall"]
-
-
-@dataclass
-class Toward(Move):
-    vertex: Tensor
 
 
 class SpectralBall(MatrixSet):
@@ -36,21 +29,9 @@ class SpectralBall(MatrixSet):
     """
 
     kind = "spectral"
-    has_faces = False
 
     def norm_ratio(self, x: Tensor) -> float:  # noqa: ARG002 - the same in every shape
         return 1.0
-
-    def toward(self, x: Tensor, g: Tensor) -> Toward:
-        vertex = self.dense_vertex(g)
-        slope = dot(g, x - vertex)
-        return Toward(slope=slope, limit=torch.ones_like(slope), vertex=vertex)
-
-    def apply(self, x: Tensor, move: Move, decision: Decision) -> Tensor:
-        if not isinstance(move, Toward):
-            return super().apply(x, move, decision)
-        t = spread(decision.step, x).to(x.dtype)
-        return torch.where(t > 0, torch.lerp(x, move.vertex, t), x)
 
     def dense_vertex(self, g: Tensor) -> Tensor:
         factor, size = polar(clean(g))
@@ -59,11 +40,6 @@ class SpectralBall(MatrixSet):
 
     def ray(self, x: Tensor, d: Tensor) -> Tensor:
         return norm_ray(_value_and_slope, x, d, self.r(x), torch.finfo(x.dtype).eps)
-
-    def land(self, x: Tensor, end: Tensor, hit: Tensor) -> Tensor:
-        size = self.block_norm(end)
-        beyond = hit | (size > self.r(x))
-        return end * spread(torch.where(beyond, self.r(x) / size, 1), x).to(x.dtype)
 
     def block_norm(self, x: Tensor) -> Tensor:
         return torch.where(finite(x), top_pair(clean(x)).sigma.to(wide(x)), torch.nan)

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from inface.lab.errors import ArgumentError, suggestion
 from inface.lab.files import write_text
-from inface.lab.run import Run
+from inface.lab.runs.run import Run
 
 from .comparison import Column, Comparison, Spread, columns, compare, headline
 
@@ -41,8 +41,8 @@ def write_report(
     Traceback (most recent call last):
     inface.lab.errors.ArgumentError: report: wanted at least one run, got none
     """
-    from .drawing import save
     from .page import render, sections
+    from .svg import save
 
     if not runs:
         raise ArgumentError("report: wanted at least one run, got none")

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from inface.lab.run import Run
+from inface.lab.runs.run import Run
 
-from .drawing import Drawing, Key, Panel, plain
 from .groups import Group, Measure, mapping, number, shown, sortable
 from .palette import look
+from .svg import Drawing, Key, Panel, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

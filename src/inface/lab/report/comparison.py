@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from inface.lab.measuring import THETAS
-from inface.lab.run import Run
+from inface.lab.runs.metrics import THETAS
+from inface.lab.runs.run import Run
 
 from .groups import Group, Measure, grouped, mapping, measure, method_name, number
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from inface.lab.measuring import THETAS
-from inface.lab.run import Run
+from inface.lab.runs.metrics import THETAS
+from inface.lab.runs.run import Run
 
-from .drawing import MARKERS, Drawing, Key, Panel, logarithmic, plain
 from .groups import Group, Measure, mapping, method_name, number
 from .palette import look
+from .svg import MARKERS, Drawing, Key, Panel, logarithmic, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

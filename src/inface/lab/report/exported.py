@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from inface.export import CostReport
 from inface.lab.errors import LabError
-from inface.lab.exporting import FORMAT
 from inface.lab.files import read_json
-from inface.lab.run import Run
+from inface.lab.runs.export import FORMAT
+from inface.lab.runs.run import Run
 
 __all__ = ["Export", "exports"]
 

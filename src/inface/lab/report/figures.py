@@ -9,16 +9,16 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from inface.lab.measuring import THETAS
-from inface.lab.run import Run
+from inface.lab.runs.metrics import THETAS
+from inface.lab.runs.run import Run
 
 from .boxes import boxes
 from .comparison import Comparison
-from .drawing import MARKERS, Drawing, Key, Panel, dashes, logarithmic, plain
 from .edges import edges_left
 from .groups import Group, Measure, mapping, measure, method_name, number, positive
 from .palette import Look, look
 from .series import MOST, Course, Series, course
+from .svg import MARKERS, Drawing, Key, Panel, dashes, logarithmic, plain
 from .weights import first_layer
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from inface.lab.errors import LabError
-from inface.lab.run import Run
+from inface.lab.runs.run import Run
+from inface.lab.runs.settings import METHODS, declarations
 
 __all__ = [
     "Group",
@@ -24,35 +25,9 @@ __all__ = [
     "sortable",
 ]
 
-_ORDER = ("sgd", "prune", "gradual", "proximal", "sfw", "sfw-if")
-_NAMES = {
-    "sgd": "SGD",
-    "sfw": "SFW",
-    "sfw-if": "SFW-IF",
-    "prune": "pruning",
-    "gradual": "gradual pruning",
-    "proximal": "proximal SGD",
-}
-_WORDS = {
-    "constrained_lr": "constrained lr",
-    "batch_size": "batch size",
-    "weight_decay": "weight decay",
-    "in_face": "in-face",
-    "free_momentum": "free momentum",
-    "every_gradient": "every gradient",
-}
-# What says nothing about how good a method is: the problem, the trial, the machine, a comment in the user's file.
-_NO_SETTINGS = {"format", "experiment", "options", "method", "measured_on", "seed", "threads", "versions"}
-_NO_SETTINGS |= {"source", "earlier_sources"}
-_OF_SETS = {"radius", "constrained_lr", "free_momentum", "in_face", "init", "every_gradient"}
-# What a method does not read, whatever its value.
-_UNUSED = {
-    "sgd": _OF_SETS,
-    "prune": _OF_SETS,
-    "gradual": _OF_SETS,
-    "proximal": _OF_SETS,
-    "sfw": {"in_face", "every_gradient"},
-}
+# What a run's config.json holds beside its settings.
+_NO_SETTINGS = {"format", "versions", "earlier_sources"}
+_SETTINGS = {setting.name: setting for setting in declarations()}
 
 
 @dataclass(frozen=True)
@@ -156,7 +131,7 @@ def method_name(method: str) -> str:
     >>> method_name("sfw-if"), method_name("adam")
     ('SFW-IF', 'adam')
     """
-    return _NAMES.get(method, method)
+    return next((name for known, name in METHODS.items() if known == method), method)
 
 
 def number(value: object) -> float:
@@ -233,7 +208,7 @@ def _text(run: Run, key: str) -> str:
 
 
 def _options(run: Run) -> dict[str, Any]:
-    from inface.lab.experiments import BUILT_IN, options_of
+    from inface.lab.experiments.builtin import BUILT_IN, options_of
 
     name = run.config.get("experiment")
     options = {**(options_of(name) if name in BUILT_IN else {}), **mapping(run.config.get("options"))}
@@ -247,35 +222,28 @@ def _problem(run: Run) -> str:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    left_out = _NO_SETTINGS | _UNUSED.get(_text(run, "method"), set())
+    """What tells runs of one problem and method apart: no seed, no machine, nothing that the method ignores."""
+    method = _text(run, "method")
+    left_out = _NO_SETTINGS | {
+        name for name, each in _SETTINGS.items() if not (each.compared and each.is_read_by(method))
+    }
     return {key: value for key, value in run.config.items() if key not in left_out}
 
 
 def _matters(key: str, value: Any) -> bool:
     """Whether a setting is worth a word even where all runs agree."""
-    match key:
-        case "lr":
-            return True
-        case "constrained_lr" | "radius" | "keep" | "weight_decay" | "shrinkage" | "init" | "free_momentum":
-            return value is not None
-        case "in_face":
-            return bool(value != "away")
-        case "momentum" | "every_gradient":
-            return bool(value)
-        case "schedule":
-            return bool(value != "constant")
-    return False
+    setting = _SETTINGS.get(key)
+    return key == "lr" or (setting is not None and setting.mentioned and value != setting.default)
 
 
 def _setting(key: str, value: Any) -> str:
+    words = _SETTINGS[key].words if key in _SETTINGS else key
     if key == "schedule":
         return f"{value} schedule"
     if value is True:
-        return _WORDS.get(key, key)
-    if key in {"radius", "constrained_lr", "free_momentum"} and value is None:
-        return f"{_WORDS.get(key, key)} {'of the experiment' if key == 'radius' else 'the same'}"
-    return f"{_WORDS.get(key, key)} {shown(value)}"
+        return words
+    return f"{words} {'default' if value is None else shown(value)}"
 
 
 def _order(method: str) -> int:
-    return _ORDER.index(method) if method in _ORDER else len(_ORDER)
+    return [*METHODS, method].index(method)  # one that is not ours comes last

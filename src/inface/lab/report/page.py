@@ -6,22 +6,21 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
-from inface.lab.names import READ_BY
-from inface.lab.run import Run
-from inface.lab.settings import Settings
+from inface.lab.runs.run import Run
+from inface.lab.runs.settings import Setting, declarations
 from inface.text import printable
 
 from .comparison import Column, Comparison, columns, compare, headline
-from .drawing import Drawing, inline
 from .exported import Export, exports
 from .figures import figures
 from .groups import Group, grouped
+from .svg import Drawing, inline
 
 __all__ = ["Section", "command", "render", "sections"]
 
@@ -113,31 +112,25 @@ def command(run: Run) -> str:
     ...     config = {"format": 1, "experiment": "digits", "method": "sgd", "lr": 0.1, "options": {"trial": 3}, "seed": 0}
     ...     _ = Path(folder, "config.json").write_text(json.dumps(config))
     ...     command(Run(folder)).replace(Path(folder).name, "NAME")
-    'inface train digits --out NAME-again --method sgd --lr 0.1 --seed 0 --option trial=3'
+    'inface train digits --out NAME-again --option trial=3 --method sgd --lr 0.1 --seed 0'
     """
     config = run.config
     words = ["inface", "train", str(config.get("experiment")), "--out", f"{run.path.resolve().name}-again"]
-    for key in (
-        field.name for field in fields(Settings) if field.name not in {"experiment", "options", "measured_on", "source"}
-    ):
-        if key not in READ_BY or config.get("method") in READ_BY[key]:
-            words += _flag(key, config.get(key))
-    words += ["--validate"] if config.get("measured_on") == "validation" else []
-    options = config.get("options")
-    for key, value in (options if isinstance(options, Mapping) else {}).items():
-        words += ["--option", f"{key}={value}"]
+    for setting in declarations():
+        if setting.flag and setting.is_read_by(str(config.get("method"))):
+            words += _words(setting, config.get(setting.name))
     return shlex.join(words)
 
 
-def _flag(key: str, value: Any) -> list[str]:
-    name = f"--{key.replace('_', '-')}"
-    if value is None or value is False:
+def _words(setting: Setting, value: Any) -> list[str]:
+    """A value of a setting on the command line."""
+    if setting.switch is not None:
+        return [setting.flag] if value == setting.switch else []
+    if value is None:
         return []
-    if value is True:
-        return [name]
-    if isinstance(value, list):
-        return [name, *(_plain(entry) for entry in value)]
-    return [name, _plain(value)]
+    if isinstance(value, Mapping):
+        return [word for key, each in value.items() for word in (setting.flag, f"{key}={each}")]
+    return [setting.flag, *(_plain(entry) for entry in (value if isinstance(value, list) else [value]))]
 
 
 def _plain(value: Any) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .drawing import Marker
 from .groups import Group, method_name
+from .svg import Marker
 
 __all__ = ["NEGATIVE", "POSITIVE", "Look", "look"]
 

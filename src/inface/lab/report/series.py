@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from inface.lab.files import each_line
-from inface.lab.run import Run
+from inface.lab.runs.run import Run
 
 from .groups import mapping, number
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from inface.lab.measuring import THRESHOLD, edges_per_node
-from inface.lab.run import Run
+from inface.lab.runs.metrics import THRESHOLD, edges_per_node
+from inface.lab.runs.run import Run
 
 from .comparison import Comparison, best_first, share
-from .drawing import Drawing, Panel, plain
 from .groups import mapping
 from .palette import NEGATIVE, POSITIVE
+from .svg import Drawing, Panel, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

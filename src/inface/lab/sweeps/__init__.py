@@ -2,6 +2,6 @@
 
 from .grids import Grid, load_grid, paper_grid, quick_grid
 from .plan import Plan
-from .running import Progress, sweep
+from .runner import Progress, sweep
 
 __all__ = ["Grid", "Plan", "Progress", "load_grid", "paper_grid", "quick_grid", "sweep"]

@@ -11,31 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from inface.lab.errors import ArgumentError, suggestion
-from inface.lab.names import READ_BY
-from inface.lab.settings import Method, Settings, is_number
+from inface.lab.runs.kinds import Number
+from inface.lab.runs.settings import FRANK_WOLFE, Method, Settings, declarations, declared
 
 __all__ = ["MOST", "Grid", "applied", "counted", "load_grid", "paper_grid", "quick_grid", "search_space", "setting_of"]
-
-# What a grid may list, beside "radius 1", "radius 2", ... of each constrained layer by itself.
-AXES = (
-    "lr",
-    "smoothness",
-    "constrained_lr",
-    "radius",
-    "momentum",
-    "free_momentum",
-    "schedule",
-    "in_face",
-    "every_gradient",
-    "init",
-    "batch_size",
-    "epochs",
-    "keep",
-    "weight_decay",
-    "shrinkage",
-    "seed",
-)
-
 
 MOST = 10_000  # settings of a sweep
 MOST_BYTES = 200_000  # of a grid file
@@ -70,7 +49,7 @@ def paper_grid(method: Method, layers: int) -> Grid:
     (200, 8)
     """
     axes: dict[str, list[float]] = {"smoothness": [4.0**i for i in range(-1, 7)]}
-    if method in ("sfw-if", "sfw"):
+    if method in FRANK_WOLFE:
         axes |= {f"radius {layer}": [1.0, 5.0, 10.0, 50.0, 100.0] for layer in range(1, layers + 1)}
     return Grid(axes)
 
@@ -82,7 +61,7 @@ def quick_grid(method: Method, layers: int) -> Grid:
     8
     """
     axes: dict[str, list[float]] = {"smoothness": [1.0, 4.0]}
-    if method in ("sfw-if", "sfw"):
+    if method in FRANK_WOLFE:
         axes |= {f"radius {layer}": [1.0, 10.0] for layer in range(1, layers + 1)}
     return Grid(axes)
 
@@ -94,7 +73,7 @@ def search_space(method: Method, layers: int) -> dict[str, tuple[float, float]]:
     (['1 - momentum', 'constrained_lr', 'lr', 'radius 1', 'radius 2'], ['1 - momentum', 'lr'])
     """
     space = {"lr": (0.01, 2.0)}
-    if method in ("sfw-if", "sfw"):
+    if method in FRANK_WOLFE:
         space["constrained_lr"] = (0.05, 50.0)
         space |= {f"radius {layer}": (0.1, 100.0) for layer in range(1, layers + 1)}
     return space | {"1 - momentum": (0.005, 1.0)}
@@ -125,7 +104,7 @@ def applied(base: Settings, point: Mapping[str, Any], layers: int) -> Settings:
         if name not in known:  # of a study, that somebody else may have written
             raise ArgumentError(f"there is no setting {name} that a sweep tries; wanted one of {', '.join(known)}")
         if name == "smoothness":
-            if not (is_number(value) and value > 0):
+            if not Number(above=0).accepts(value):
                 raise ArgumentError(f"smoothness: wanted a number > 0, got {value}")
             changes["lr"] = 1 / (2 * value)
         elif name.startswith("radius "):
@@ -253,8 +232,9 @@ def counted(number: int) -> str:
 
 
 def _known(layers: int) -> list[str]:
-    """What can be tried with so many constrained layers."""
-    return [*AXES, *(f"radius {layer}" for layer in range(1, layers + 1))]
+    """What can be tried with so many constrained layers: settings, the paper's L, and the radius of each layer by itself."""
+    settings = [setting.name for setting in declarations() if setting.in_grid]
+    return [*settings, "smoothness", *(f"radius {layer}" for layer in range(1, layers + 1))]
 
 
 def _are_parts(one: str, other: str) -> bool:
@@ -270,7 +250,7 @@ def _axis(file: Path, key: Any, node: Any, base: Settings, layers: int) -> list[
     if key.value not in known:
         guess = suggestion(str(key.value), known) or f"; wanted one of {', '.join(known)}"
         raise _wrong(file, key, f"there is no setting {key.value}{guess}")
-    if base.method not in READ_BY.get(setting_of(key.value), (base.method,)):
+    if base.method not in declared(setting_of(key.value)).read_by:
         raise _wrong(file, key, f"{key.value} means nothing to --method {base.method}")
     if not isinstance(node, yaml.SequenceNode) or not node.value:
         raise _wrong(file, key, f"{key.value}: wanted a list of at least one value")
@@ -310,7 +290,7 @@ def _wrong(file: Path, node: Any, message: str) -> ArgumentError:
 
 def _settled(base: Settings, name: str, value: Any, layers: int) -> Settings:
     """The settings of a run with this value, with everything said; a value that no run could have is refused."""
-    from inface.lab.building import resolve
+    from inface.lab.runs.setup import resolve
 
     if name.startswith("radius "):
         name, value = "radius", [value] * layers

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from inface.lab.building import experiment_of
 from inface.lab.errors import ArgumentError
-from inface.lab.experiment import Experiment
-from inface.lab.settings import Settings
-from inface.lab.sources import source_of
+from inface.lab.experiments.experiment import Experiment
+from inface.lab.experiments.sources import source_of
+from inface.lab.runs.settings import Settings
+from inface.lab.runs.setup import experiment_of
 
 from .grids import MOST, Grid, applied, counted
 from .study import Direction, Place

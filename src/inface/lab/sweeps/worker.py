@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from inface.lab.building import load_data
 from inface.lab.errors import Broken, Diverged, LabError, Occupied
-from inface.lab.experiment import Data
+from inface.lab.experiments.experiment import Data
 from inface.lab.files import read_lines
-from inface.lab.run import Run
-from inface.lab.settings import Settings
-from inface.lab.training import Record, train
+from inface.lab.runs.run import Run
+from inface.lab.runs.settings import Settings
+from inface.lab.runs.setup import load_data
+from inface.lab.runs.training import Record, train
 
 from .grids import search_space
 from .plan import Plan, key_of, parameters_of, point_of
@@ -53,8 +53,8 @@ def tune(plan: Plan) -> None:
     """Try settings until none is left to try."""
     import optuna
 
-    from .drawing import Drawing
     from .halving import Halving
+    from .sampler import Drawing
 
     torch.set_num_threads(1)
     rung = plan.first_rung or max(1, round(plan.base.epochs / FIRST_RUNG))

@@ -1,0 +1,96 @@
+"""Options that several commands share, and their completions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from inface.lab.experiments import EXPERIMENTS
+
+__all__ = [
+    "AcceptChangedFile",
+    "DataFolder",
+    "ExperimentFile",
+    "experiment_names",
+    "number",
+    "one_of",
+    "option",
+    "whole_number",
+]
+
+DataFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        help="The data folder. [dim]\\[default: $INFACE_DATA, else inface in the cache folder][/dim]",
+        metavar="DIR",
+        show_default=False,
+    ),
+]
+ExperimentFile = Annotated[
+    str | None,
+    typer.Option(
+        help="Where your own experiment is, if its file has moved or changed: path/to/file.py:name. Its code runs.",
+        show_default=False,
+    ),
+]
+AcceptChangedFile = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changed-file",
+        help="Import the file that the run names although its SHA-256 is not the one that the run keeps.",
+    ),
+]
+
+
+def option(*names: str, text: str, default: str = "", panel: str = "How it is trained", **options: Any) -> Any:
+    """An option that is None where it is not given; its help says what that means."""
+    told = f"{text} [dim]\\[default: {default}][/dim]" if default else text
+    return typer.Option(*names, help=told, show_default=False, rich_help_panel=panel, **options)
+
+
+def number(text: str) -> float:
+    """A number, or one line that says what was found.
+
+    >>> number("0.5")
+    0.5
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        raise typer.BadParameter(f"wanted a number, got {text}") from None
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"wanted a finite number, got {text}")
+    return value
+
+
+def whole_number(text: str) -> int:
+    """A whole number, or one line that says what was found.
+
+    >>> whole_number("5")
+    5
+    """
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"wanted a whole number, got {text}") from None
+
+
+def one_of(*names: str) -> Callable[[str], list[str]]:
+    """A completion from a list.
+
+    >>> one_of("sfw", "sgd")("sg")
+    ['sgd']
+    """
+
+    def matching(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return matching
+
+
+experiment_names = one_of(*EXPERIMENTS)

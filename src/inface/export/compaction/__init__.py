@@ -1,0 +1,1 @@
+"""Smaller networks that compute the same."""

@@ -1,0 +1,1 @@
+"""Networks in files: sparse weights, architectures, ONNX."""

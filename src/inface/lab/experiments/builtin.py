@@ -1,0 +1,157 @@
+"""The five built-in experiments, and how any experiment is found by its name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from inface.lab.errors import ArgumentError, suggestion
+from inface.sets import L1Ball
+
+from . import EXPERIMENTS, Activation, data, models
+from .experiment import Experiment, mean_squared_error
+from .options import bind
+from .sources import file_in, load
+
+__all__ = ["BUILT_IN", "cifar10", "digits", "find", "mnist_conv", "mnist_mlp", "options_of", "synthetic"]
+
+
+def mnist_mlp() -> Experiment:
+    """MNIST, a perceptron 784-512-512-10, its first two layers constrained."""
+    return Experiment(
+        data=data.mnist,
+        model=lambda: models.perceptron(784, 512, 512, 10),
+        sets={"fc1.weight": L1Ball(1.0), "fc2.weight": L1Ball(10.0)},
+    )
+
+
+def mnist_conv() -> Experiment:
+    """MNIST, two convolutions and dense layers 800-500-10, both dense layers constrained."""
+    return Experiment(
+        data=data.mnist,
+        model=models.mnist_conv,
+        sets={"fc1.weight": L1Ball(1.0), "fc2.weight": L1Ball(10.0)},
+    )
+
+
+def cifar10() -> Experiment:
+    """CIFAR-10, two convolutions and dense layers 400-120-84-10, the first two dense layers constrained."""
+    return Experiment(
+        data=data.cifar10,
+        model=models.cifar10_conv,
+        sets={"fc1.weight": L1Ball(1.0), "fc2.weight": L1Ball(10.0)},
+    )
+
+
+def synthetic(
+    edges: int = 10,
+    snr: float = 10.0,
+    activation: Activation = "sigmoid",
+    trial: int = 0,
+    samples: int = 100_000,
+) -> Experiment:
+    """Data of a sparse 50-50-50-1 network with noise, learnt by a network of the same shape; no biases.
+
+    Args:
+        edges: non-zero edges into each node of the true network's first two layers.
+        snr: the signal-to-noise ratio.
+        activation: of both networks.
+        trial: which true network and which noise.
+        samples: to train on, and as many to test on; a fifth as many to validate on.
+    """
+    if not 1 <= edges <= 50:
+        raise ArgumentError(f"edges: wanted a whole number from 1 to 50, got {edges}")
+    if samples < 5:
+        raise ArgumentError(f"samples: wanted a whole number >= 5, got {samples}")
+    sizes = (samples, samples // 5, samples)
+    return Experiment(
+        data=lambda _: data.synthetic(edges=edges, snr=snr, activation=activation, trial=trial, samples=sizes).data,
+        model=lambda: models.perceptron(50, 50, 50, 1, activation=activation, bias=False),
+        sets={"fc1.weight": L1Ball(float(edges)), "fc2.weight": L1Ball(float(edges))},
+        loss=nn.functional.mse_loss,
+        metric=mean_squared_error,
+    )
+
+
+def digits() -> Experiment:
+    """The 8x8 digits that come with scikit-learn, a perceptron 64-256-128-10, its first two layers constrained."""
+    return Experiment(
+        data=data.digits,
+        model=lambda: models.perceptron(64, 256, 128, 10),
+        sets={"fc1.weight": L1Ball(1.0), "fc2.weight": L1Ball(5.0)},
+        defaults={"epochs": 100, "batch_size": 50},
+    )
+
+
+BUILT_IN: dict[str, Callable[..., Experiment]] = dict(
+    zip(EXPERIMENTS, (mnist_mlp, mnist_conv, cifar10, synthetic, digits), strict=True)
+)
+
+
+def find(name: str, options: Mapping[str, Any] | None = None, *, source: str | None = None) -> Experiment:
+    """The experiment of a name: a built-in one, or ``path/to/file.py:name``.
+
+    What the name stands for is an :class:`Experiment`, or a function of that file that returns one; then ``options`` are
+    its arguments, as values or as text. The file is imported, so its code runs; with ``source``, only if that is its SHA-256.
+
+    >>> find("synthetic", {"edges": "5", "activation": "relu"}).sets["fc1.weight"]
+    L1Ball(radius=5.0, per='output')
+    >>> find("minst-mlp")
+    Traceback (most recent call last):
+    inface.lab.errors.ArgumentError: there is no experiment minst-mlp; did you mean mnist-mlp?
+    """
+    found = _named(name, source)
+    if isinstance(found, Experiment):
+        if options:
+            raise ArgumentError(f"{name} has no options, got {', '.join(options)}")
+        return found
+    arguments = bind(name, found, options or {})
+    try:
+        experiment = found(**arguments)
+    except ValueError as error:
+        if name not in BUILT_IN:  # the error of somebody's own function, with its traceback
+            raise
+        raise ArgumentError(f"{name}: {error}") from None
+    if not isinstance(experiment, Experiment):
+        raise ArgumentError(f"{name}: wanted an Experiment, got {type(experiment).__name__}")
+    return experiment
+
+
+def options_of(name: str, options: Mapping[str, Any] | None = None, *, source: str | None = None) -> dict[str, Any]:
+    """All options of an experiment: those given, as values of their kinds, and the others' defaults; ``source`` as in find.
+
+    >>> options_of("synthetic", {"edges": "5"})
+    {'edges': 5, 'snr': 10.0, 'activation': 'sigmoid', 'trial': 0, 'samples': 100000}
+    """
+    found = _named(name, source)
+    if isinstance(found, Experiment):
+        return {}
+    parameters = inspect.signature(found).parameters
+    defaults = {key: each.default for key, each in parameters.items() if each.default is not each.empty}
+    return bind(name, found, {**defaults, **(options or {})})
+
+
+def _named(name: str, source: str | None) -> Experiment | Callable[..., Any]:
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    file, attribute = file_in(name), "" if name.endswith(".py") else name.rpartition(":")[2]
+    if file is None:
+        others = f"; wanted {', '.join(BUILT_IN)}, or path/to/file.py:name"
+        raise ArgumentError(f"there is no experiment {name}{suggestion(name, BUILT_IN) or others}")
+    module = load(file, source)
+    found = getattr(module, attribute, None) if attribute else None
+    if isinstance(found, Experiment) or (inspect.isfunction(found) and found.__module__ == module.__name__):
+        return found
+    known = [
+        key
+        for key, value in vars(module).items()
+        if isinstance(value, Experiment)
+        or (inspect.isfunction(value) and value.__module__ == module.__name__ and "return" in value.__annotations__)
+    ]
+    listed = f"; it has {', '.join(known) or 'none'}"
+    if not attribute:
+        raise ArgumentError(f"{file}: say which experiment, {file}:NAME{listed}")
+    raise ArgumentError(f"{file}: has no experiment {attribute}{suggestion(attribute, known) or listed}")

@@ -1,0 +1,23 @@
+"""The data sets of the laboratory, whole in memory as tensors."""
+
+from .batches import cifar10
+from .check import DatasetStatus, status
+from .digits import digits
+from .download import REMOTES, Remote, fetch
+from .folders import folder
+from .idx import mnist
+from .synthetic import Synthetic, synthetic
+
+__all__ = [
+    "REMOTES",
+    "DatasetStatus",
+    "Remote",
+    "Synthetic",
+    "cifar10",
+    "digits",
+    "fetch",
+    "folder",
+    "mnist",
+    "status",
+    "synthetic",
+]

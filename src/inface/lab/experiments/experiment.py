@@ -1,0 +1,171 @@
+"""What an experiment is: data, a network, which of its layers live in which sets, a loss, a metric."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from inface.lab.errors import ArgumentError
+from inface.sets import Set
+
+__all__ = ["Data", "Experiment", "Metric", "Split", "accuracy", "mean_squared_error"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Inputs and targets, one row each per sample, whole in memory.
+
+    >>> import torch
+    >>> split = Split(torch.zeros(5, 3), torch.zeros(5, dtype=torch.long))
+    >>> len(split), len(split[:2])
+    (5, 2)
+    """
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.targets) or not len(self.inputs):
+            raise ArgumentError(
+                f"Split: wanted as many inputs as targets and at least one, got {len(self.inputs)} and {len(self.targets)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, rows: slice) -> Split:
+        return Split(self.inputs[rows], self.targets[rows])
+
+
+@dataclass(frozen=True)
+class Data:
+    """The samples of an experiment.
+
+    Attributes:
+        train: what is trained on.
+        test: what final results are measured on.
+        validation: what settings are chosen on, if it is a split of its own.
+        held_out: otherwise, how many of the last training samples are held out to choose settings on.
+        image: channels, height and width of an input, where the first layer is to be drawn as images.
+
+    >>> import torch
+    >>> data = Data(train=Split(torch.zeros(5, 3), torch.zeros(5)), test=Split(torch.zeros(2, 3), torch.zeros(2)), held_out=1)
+    >>> train, validation = data.parts("validation")
+    >>> len(train), len(validation), len(data.parts("test")[0])
+    (4, 1, 5)
+    """
+
+    train: Split
+    test: Split
+    validation: Split | None = None
+    held_out: int = 0
+    image: tuple[int, int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out < len(self.train):
+            raise ArgumentError(f"Data: held_out must be in [0, {len(self.train)}), got {self.held_out}")
+
+    def parts(self, measured_on: Literal["test", "validation"]) -> tuple[Split, Split]:
+        """What to train on, and what to measure on: test data never meets a choice of settings."""
+        if measured_on == "test":
+            return self.train, self.test
+        if self.validation is not None:
+            return self.train, self.validation
+        if not self.held_out:
+            raise ArgumentError("has no validation data (--validate); its Data needs validation= or held_out=")
+        return self.train[: -self.held_out], self.train[-self.held_out :]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a network is judged by.
+
+    Attributes:
+        name: what tables and axes call it.
+        total: from outputs and targets, the sum of it over the samples; the metric is the mean.
+        unit: what follows its numbers.
+        better: which way is better.
+        scale: what the mean is multiplied with.
+    """
+
+    name: str
+    total: Callable[[Tensor, Tensor], Tensor]
+    unit: str = ""
+    better: Literal["higher", "lower"] = "higher"
+    scale: float = 1.0
+
+
+def _correct(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(1) == targets).sum()
+
+
+def _squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    if outputs.shape != targets.shape:
+        raise ArgumentError(
+            f"MSE: wanted outputs of the targets' shape {tuple(targets.shape)}, got {tuple(outputs.shape)}"
+        )
+    return (outputs - targets).square().reshape(len(targets), -1).mean(1).sum()
+
+
+accuracy = Metric("accuracy", _correct, unit="%", scale=100.0)
+mean_squared_error = Metric("MSE", _squares, better="lower")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One network on one data set.
+
+    Attributes:
+        data: loads the samples; it is given the data folder, which it may ignore.
+        model: makes the network, with PyTorch's own initialisation.
+        sets: from parameter names (or globs) to the set that each lives in; the rest of the network is free. In this
+            order they are layer 1, layer 2, ... of every table, and ``--radius`` gives their radii,
+            ``--constrained-lr`` their learning rates.
+        loss: of outputs and targets, a mean over the samples.
+        metric: what the network is judged by.
+        defaults: settings of its runs, such as ``{"epochs": 100}``, where the command line says nothing else.
+
+    >>> import torch
+    >>> from inface.sets import L1Ball
+    >>> def data(folder):
+    ...     x = torch.randn(100, 20)
+    ...     return Data(train=Split(x, x[:, :1]), test=Split(x, x[:, :1]))
+    >>> experiment = Experiment(data=data, model=lambda: torch.nn.Linear(20, 1), sets={"weight": L1Ball(1.0)},
+    ...                         loss=torch.nn.functional.mse_loss, metric=mean_squared_error)
+    >>> experiment.with_radii([2.0]).sets
+    {'weight': L1Ball(radius=2.0, per='output')}
+    """
+
+    data: Callable[[Path], Data]
+    model: Callable[[], nn.Module]
+    sets: Mapping[str, Set]
+    loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy
+    metric: Metric = accuracy
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, set_ in self.sets.items():
+            if not isinstance(set_, Set):
+                raise ArgumentError(f'Experiment: sets["{name}"] must be a set, such as L1Ball(1.0), got {set_!r}')
+
+    def with_radii(self, radii: Sequence[float]) -> Experiment:
+        """The same experiment with other radii: one for all constrained layers, or one for each."""
+        each = self.each("radius", radii)
+        if not all(0 < radius < math.inf for radius in radii):
+            raise ArgumentError(f"radius: wanted numbers > 0, got {' '.join(f'{radius:g}' for radius in radii)}")
+        sets = {name: set_.with_radius(r) for (name, set_), r in zip(self.sets.items(), each, strict=True)}
+        return replace(self, sets=sets)
+
+    def each(self, name: str, numbers: Sequence[float]) -> list[float]:
+        """One number for each constrained layer, of a setting that has one for all or one for each."""
+        layers = len(self.sets)
+        if len(numbers) not in (1, layers):
+            wanted = "1" if layers < 2 else f"1 or {layers}"
+            told = ", ".join(self.sets) or "no constrained layer"
+            raise ArgumentError(f"{name}: wanted {wanted} numbers, for {told}; got {len(numbers)}")
+        return list(numbers) * layers if len(numbers) == 1 else list(numbers)

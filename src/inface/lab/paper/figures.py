@@ -1,0 +1,250 @@
+"""The supplement's experiments on synthetic data: Figures 1 to 4 of the paper."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inface.lab.errors import LabError
+from inface.lab.experiments import Activation
+from inface.lab.files import read_json, write_json, write_text
+from inface.lab.runs.lock import config
+from inface.lab.runs.run import Run
+from inface.lab.runs.settings import Method, Settings
+from inface.lab.runs.setup import resolve
+from inface.lab.runs.training import Record, train
+
+from .cells import QUICK, Cell, CellTask, Effort, cells, study_cell
+from .figure_pages import SAME, boxes_page, course_page
+from .tasks import Meter, Progress, carry_out
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from inface.lab.report.svg import Panel
+
+__all__ = ["QUICK", "Cell", "Effort", "boxes", "cells", "evolution", "study_cell"]
+
+Show = Callable[[str, Progress], None]
+
+
+def boxes(
+    activation: Activation,
+    *,
+    out: Path,
+    results: Path,
+    name: str,
+    command: str,
+    kinds: Sequence[Cell] | None = None,
+    effort: Effort | None = None,
+    jobs: int = 1,
+    show: Show | None = None,
+) -> Path:
+    """Figure 1 (sigmoid) or 2 (ReLU): box plots over trials of non-zeros and test error, for every kind of data.
+
+    It can be killed at any moment: the same call goes on, and what is finished is not done again.
+
+    Args:
+        activation: of the true network and of those that learn it.
+        out: the folder of the runs.
+        results: the folder of the figure, its numbers as JSON and a page.
+        name: what their files are called.
+        command: what the page says it was written by.
+        kinds: the cells, if not all of them.
+        effort: how much is done.
+        jobs: worker processes.
+        show: is called with what is going on and its progress.
+    """
+    wanted = cells(activation) if kinds is None else list(kinds)
+    found = _studied(wanted, effort or Effort(), out / name, jobs, None if show is None else lambda p: show("cells", p))
+    told = {
+        "format": 1,
+        "command": command,
+        "versions": _versions(),
+        **_cost(found.values()),
+        "cells": {cell: _short(result) for cell, result in found.items()},
+    }
+    runs = [
+        Run(out / name / cell / f"trial-{number}")
+        for cell, result in found.items()
+        for number, trial in enumerate(result["trials"])
+        if trial is not None
+    ]
+    drawn = _draw_boxes(runs, results / f"{name}.svg")
+    write_json(results / f"{name}.json", told)
+    write_text(results / f"{name}.md", boxes_page(name, told, wanted, f"{name}.svg" if drawn else None))
+    return results / f"{name}.md"
+
+
+def evolution(
+    *,
+    out: Path,
+    results: Path,
+    command: str,
+    suffix: str = "",
+    effort: Effort | None = None,
+    jobs: int = 1,
+    show: Show | None = None,
+) -> Path:
+    """Figures 3 and 4: the gap and the non-zeros of one instance (sigmoid, m = 10, SNR = 10) during training.
+
+    Its settings are chosen as those of Figure 1, if they were not yet; SFW is drawn with those of SFW-IF too.
+
+    Args:
+        out: the folder of the runs.
+        results: the folder of the figures, their numbers as JSON and a page.
+        command: what the page says it was written by.
+        suffix: of the names of their files.
+        effort: how much is done to choose the settings.
+        jobs: worker processes.
+        show: is called with what is going on and its progress.
+    """
+    methods: tuple[Method, ...] = ("sfw", "sfw-if")
+    wanted = [Cell("sigmoid", 10, 10.0, method) for method in methods]
+    folder, name = out / f"figure1{suffix}", f"figure3{suffix}"
+    effort = replace(effort or Effort(), trials=0)
+    found = _studied(wanted, effort, folder, jobs, None if show is None else lambda p: show("settings", p))
+    chosen: dict[str, Settings] = {}
+    for method, cell in zip(methods, wanted, strict=True):
+        if found[cell.name]["best"] is None:
+            raise LabError(f"{cell.name}: the loss became infinite or not a number with all settings")
+        best = Settings.from_dict(found[cell.name]["best"])
+        if best.experiment != "synthetic":  # a file of somebody else could name code to import
+            raise LabError(f"{cell.name}: its settings are of {best.experiment}, wanted synthetic")
+        chosen[method] = replace(best, measured_on="test")
+    # Gaps can be compared where learning rates and radii are the same.
+    chosen[SAME] = replace(chosen["sfw-if"], method="sfw")
+    courses = [CourseTask(who, resolve(settings), out / name / who) for who, settings in chosen.items()]
+    carry_out(courses, jobs=jobs, show=None if show is None else lambda p: show("runs", p))
+    runs = {task.name: Run(task.place) for task in courses}
+    spent = [*found.values(), *(task.cost() for task in courses)]
+    told = {
+        "format": 1,
+        "command": command,
+        "versions": _versions(),
+        **_cost(spent),
+        "runs": {
+            who: {"settings": run.settings.to_dict(), "summary": run.summary, "steps": _thinned(run.steps)}
+            for who, run in runs.items()
+        },
+    }
+    names = {"gap": f"{name}.svg", "nonzeros": f"figure4{suffix}.svg"}
+    pictures = _draw_courses(list(runs.values()), out / name, results, names)
+    write_json(results / f"{name}.json", told)
+    write_text(results / f"{name}.md", course_page(name, told, runs, pictures))
+    return results / f"{name}.md"
+
+
+@dataclass(frozen=True)
+class CourseTask:
+    """A run whose course is drawn, as a task; its units are epochs."""
+
+    name: str
+    settings: Settings
+    place: Path
+
+    @property
+    def total(self) -> float:
+        return self.settings.epochs
+
+    def finished(self) -> bool:
+        return self._is_mine() and Run(self.place).finished
+
+    def carry_out(self, meter: Meter) -> None:
+        mine = self._is_mine()
+        before = self.cost()["cpu_seconds"] if mine else 0.0
+        begun = time.process_time()
+
+        def watch(record: Record) -> None:
+            if record["kind"] == "start":
+                meter.found(self.total * record["step"] / record["steps"])
+            elif record["kind"] == "epoch":
+                write_json(self.place / "cost.json", {"cpu_seconds": before + time.process_time() - begun})
+                meter.did(1, f"epoch {record['epoch']} of {self.total}")
+
+        train(self.settings, self.place, watch=watch, resume=mine, overwrite=not mine)
+
+    def cost(self) -> dict[str, float]:
+        """What the run has cost so far."""
+        file = self.place / "cost.json"
+        run = Run(self.place)
+        spent = read_json(file)["cpu_seconds"] if file.is_file() else 0.0
+        return {"cpu_seconds": spent, "seconds": run.summary["seconds"] if run.finished else 0.0}
+
+    def _is_mine(self) -> bool:
+        """Whether what is there was begun with the same settings, by the same versions."""
+        file = self.place / "config.json"
+        return file.is_file() and read_json(file) == config(self.settings)
+
+
+def _studied(
+    wanted: Sequence[Cell], effort: Effort, folder: Path, jobs: int, show: Callable[[Progress], None] | None
+) -> dict[str, dict[str, Any]]:
+    """The results of cells, by their names."""
+    tasks = [CellTask(cell, effort, folder) for cell in wanted]
+    carry_out(tasks, jobs=jobs, show=show)
+    return {task.name: read_json(task.file) for task in tasks}
+
+
+def _draw_boxes(runs: list[Run], file: Path) -> bool:
+    """Box plots of the methods, whatever settings each had for a kind of data; whether there are trials enough."""
+    from inface.lab.report.boxes import boxes as drawings
+    from inface.lab.report.groups import grouped, measure, method_name
+    from inface.lab.report.svg import save
+
+    groups = [replace(group, label=method_name(group.method)) for group in grouped(runs)]
+    found = drawings(groups, measure(runs))
+    file.unlink(missing_ok=True)
+    for drawing in found:
+        panels = [_in_decades(panel) if panel.words.startswith("MSE") else panel for panel in drawing.panels]
+        save(replace(drawing, name=file.stem, panels=panels), file.parent, ("svg",))
+    return bool(found)
+
+
+def _in_decades(panel: Panel) -> Panel:
+    """The panel with a logarithmic axis where a trial that went wrong would leave no room for the others."""
+
+    def draw(axes: Axes) -> None:
+        panel.draw(axes)
+        lowest, highest = axes.dataLim.intervaly
+        if lowest > 0 and highest > 20 * lowest:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+    return replace(panel, draw=draw)
+
+
+def _draw_courses(runs: list[Run], folder: Path, results: Path, names: dict[str, str]) -> list[str]:
+    """The report of the runs, and of its pictures those asked for, under their names."""
+    from inface.lab.report import write_report
+
+    write_report(runs, folder / "report.html", figures=folder / "figures", formats=("svg",))
+    for picture, name in names.items():
+        source = folder / "figures" / f"synthetic-{picture}.svg"
+        write_text(results / name, source.read_text(encoding="utf-8"))
+    return list(names.values())
+
+
+def _short(result: dict[str, Any]) -> dict[str, Any]:
+    """What was found, without the settings that fell behind on the way."""
+    last = max((tried["epochs"] for tried in result["tried"]), default=0)
+    return {**result, "tried": [tried for tried in result["tried"] if tried["epochs"] == last]}
+
+
+def _thinned(records: list[Record], most: int = 250) -> list[Record]:
+    """A series of not too many points."""
+    return records[:: -(-len(records) // most) or 1]
+
+
+def _cost(spent: Any) -> dict[str, float]:
+    return {kind: round(sum(each.get(kind, 0.0) for each in spent), 1) for kind in ("seconds", "cpu_seconds")}
+
+
+def _versions() -> dict[str, str]:
+    names = ("inface", "torch", "numpy")
+    return {**{name: version(name) for name in names}, "python": platform.python_version()}

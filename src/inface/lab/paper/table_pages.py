@@ -1,0 +1,199 @@
+"""The tables as Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from .published import EPOCHS, METHODS, TABLE_1, Reported
+from .rows import beyond_rows
+
+__all__ = ["beyond_page", "paper_page"]
+
+PAPER = (100, 50, 25, 10, 5)
+BEYOND = (100, 25, 10, 5, 2)
+
+
+def paper_page(table: dict[str, Any]) -> str:
+    """Table 1, the paper's numbers in brackets."""
+    lines = [
+        f"# Table 1, reproduced{_haste(table)}",
+        "",
+        "Settings were chosen on held-out training data, by the accuracy with all edges (the mean, if they were tried with",
+        "several seeds), out of as many as the table says; the chosen ones were then trained on all training data and measured",
+        "on the test data. Mean and standard deviation over seeds; the paper's numbers in brackets. *layer 1* and *2*: the",
+        "average percentage of edges into a node that are at least 0.001, of the two constrained layers, as the paper counts.",
+        "*network*: the percentage of all its parameters, convolutions, last layer and biases included, that are not exactly",
+        "zero. *top 5 %*: the accuracy with the 5 % largest edges of each constrained layer, and in the lines *together* with",
+        'those of both layers together, whichever layer they are in. The paper, which keeps the largest "edges in the',
+        'Frank-Wolfe layers", can be read both ways.',
+        "",
+    ]
+    for experiment, rows in _in_order(table):
+        told = TABLE_1[experiment]
+        lines += _heading(experiment, ["method", "tried", "L; radii"], PAPER, extra=["top 2 %"])
+        for method in (method for method in METHODS if method in rows):
+            row, paper = rows[method], told[method]
+            for end in row["winners"]:
+                cells = [_named(method, end), _tried(row), _chosen(end["best"])]
+                cells += [f"{_layer(end, index)} [{paper.nonzeros[index]:g}]" for index in (0, 1)]
+                cells += [_network(end)]
+                lines.append(_line([*cells, *_beside(end, paper, "kept")]))
+                if _has_together(end):
+                    lines.append(_line([*_told_above(method, cells), *_beside(end, paper, "kept_together")]))
+        lines += _effort(rows)
+    return "\n".join(lines)
+
+
+def beyond_page(table: dict[str, Any]) -> str:
+    """The second table."""
+    lines = [
+        f"# Beyond the paper{_haste(table)}",
+        "",
+        "The same networks with the same number of gradients: in-face Frank-Wolfe with averaged gradients (momentum) and",
+        "steps that fall as half a cosine, beside what others do to get a sparse network. The settings of every line were",
+        "chosen on held-out training data, by the accuracy with the percentages of edges in its second column (the mean, if",
+        "they were tried with several seeds); the chosen ones were then trained on all training data and measured on the test",
+        "data. Mean and standard deviation over seeds. *top 5 %*: the accuracy with the 5 % largest edges of each constrained",
+        "layer, and in the lines *together* (where it was measured) with those of both layers together. For SGD that is one-shot",
+        "magnitude pruning; for networks that were pruned to 5 %, the columns of fewer edges are a second cut, not fine-tuned.",
+        "Non-zeros as in Table 1.",
+        "",
+    ]
+    for experiment, rows in _in_order(table):
+        lines += _heading(experiment, ["how", "chosen with", "tried", "settings"], BEYOND)
+        order = [row.name for row in beyond_rows(experiment)]
+        for name in sorted(rows, key=lambda name: order.index(name) if name in order else len(order)):
+            row = rows[name]
+            for end in row["winners"]:
+                thetas = " and ".join(f"{theta} %" for theta in end["chosen_with"])
+                cells = [_named(row["told"], end), thetas, _tried(row), _everything(row["grid"], end["best"])]
+                cells += [*(_layer(end, index) for index in (0, 1)), _network(end)]
+                lines.append(_line([*cells, *(_kept(end, theta) for theta in BEYOND)]))
+                if _has_together(end):
+                    kept = [_kept(end, theta, "kept_together") for theta in BEYOND]
+                    lines.append(_line([*_told_above(row["told"], cells), *kept]))
+        lines += _effort(rows)
+    return "\n".join(lines)
+
+
+def _has_together(end: dict[str, Any]) -> bool:
+    """Whether it was measured how networks do with the largest edges of all layers together; of older ones it was not."""
+    return all("kept_together" in run for run in end["final"])
+
+
+def _told_above(name: str, cells: list[str]) -> list[str]:
+    """The first cells of a line that goes on with what the one above it begins with."""
+    return [f"{name}, together", *[""] * (len(cells) - 1)]
+
+
+def _in_order(table: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, table["experiments"][name]) for name in TABLE_1 if name in table["experiments"]]
+
+
+def _haste(table: dict[str, Any]) -> str:
+    """That a table was made in a hurry, if it was."""
+    ends = [end for rows in table["experiments"].values() for row in rows.values() for end in row["winners"]]
+    epochs = {end["best"]["epochs"] for end in ends}
+    return "" if epochs <= {EPOCHS} else f" (quick: {max(epochs)} epochs, to see it work)"
+
+
+def _tried(row: dict[str, Any]) -> str:
+    """How many settings were tried, and with how many seeds if not one."""
+    seeds = _seeds(row)
+    times = f", {seeds} seeds each" if seeds > 1 else ""
+    return f"{_settings(row)}{times}{' (coarse)' if row['part'] == 'coarse' else ''}"
+
+
+def _settings(row: dict[str, Any]) -> int:
+    return len(row["trials"]) // _seeds(row)
+
+
+def _seeds(row: dict[str, Any]) -> int:
+    return len(row["grid"].get("seed", [0]))
+
+
+def _heading(experiment: str, first: list[str], thetas: tuple[int, ...], extra: list[str] | None = None) -> list[str]:
+    counts = ["layer 1 %", "layer 2 %", "network %"]
+    names = [*first, *counts, *("all edges" if theta == 100 else f"top {theta} %" for theta in thetas), *(extra or [])]
+    return [f"## {experiment}", "", _line(names), "|" + "---|" * len(names)]
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _effort(rows: dict[str, Any]) -> list[str]:
+    """What a table took, and how it was made."""
+    settings = sum(_settings(row) for row in rows.values())
+    epochs = sum(trial["epochs"] for row in rows.values() for trial in row["trials"])
+    tuning = sum(row["trial_seconds"] for row in rows.values())
+    finals = [run for row in rows.values() for end in row["winners"] for run in end["final"]]
+    seconds = tuning + sum(run["seconds"] for run in finals)
+    jobs = " or ".join(str(number) for number in sorted({row["jobs"] for row in rows.values()}))
+    versions = {text: None for row in rows.values() for text in [_versions(row["versions"])]}
+    commands = {row["command"]: None for row in rows.values()}
+    return [
+        "",
+        f"{settings:,} settings were tried ({epochs:,} epochs, those of settings stopped early included) and {len(finals)} networks",
+        f"trained in the end, {jobs} at once: {seconds / 60:,.0f} minutes by the clock if they are added up.",
+        f"Made by {' and '.join(f'`{text}`' for text in commands)}",
+        f"with {'; '.join(versions)}.",
+        "",
+    ]
+
+
+def _named(name: str, end: dict[str, Any]) -> str:
+    """What a line is called; and if its loss became infinite with some seeds, that it did."""
+    diverged, finished = len(end["diverged"]), len(end["final"])
+    return f"{name} ({diverged} of {diverged + finished} seeds diverged)" if diverged else name
+
+
+def _versions(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in versions.items())
+
+
+def _layer(end: dict[str, Any], index: int) -> str:
+    return _spread([list(run["layers"].values())[index]["percent"] for run in end["final"]])
+
+
+def _network(end: dict[str, Any]) -> str:
+    return _spread([run["network"]["exact_percent"] for run in end["final"]])
+
+
+def _beside(end: dict[str, Any], paper: Reported, kept: str) -> list[str]:
+    """The accuracies with fewer and fewer edges, the paper's in brackets."""
+    return [*(f"{_kept(end, theta, kept)} [{paper.kept[theta]:g}]" for theta in PAPER), _kept(end, 2, kept)]
+
+
+def _kept(end: dict[str, Any], theta: int, kept: str = "kept") -> str:
+    return _spread([run[kept][str(theta)] for run in end["final"]])
+
+
+def _spread(values: list[float]) -> str:
+    if not values:
+        return "diverged"
+    mean = f"{statistics.fmean(values):.2f}"
+    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
+
+
+def _chosen(best: dict[str, Any]) -> str:
+    radii = "" if best["radius"] is None else f"; {_numbers(best['radius'])}"
+    return f"{1 / (2 * best['lr']):g}{radii}"
+
+
+def _everything(grid: dict[str, list[Any]], best: dict[str, Any]) -> str:
+    """The settings that were chosen among others."""
+    names = {"radius": "radii"}
+    chosen = [name for name in grid if name != "seed"]
+    return ", ".join(f"{names.get(name, name.replace('_', ' '))} {_value(best[name])}" for name in chosen)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return " and ".join(f"{each:g}" for each in value)
+    return value if isinstance(value, str) else f"{value or 0:g}"
+
+
+def _numbers(values: list[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

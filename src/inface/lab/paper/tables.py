@@ -1,0 +1,224 @@
+"""From the rows of a table to its file: a sweep each, and the page written again after every one."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+
+from inface.lab.errors import ArgumentError, LabError, suggestion
+from inface.lab.files import read_json, write_json, write_text
+from inface.lab.runs.setup import settings_for
+from inface.lab.sweeps import Plan, Progress, sweep
+
+from .rows import GridName, Row, beyond_rows, paper_rows
+from .table_pages import beyond_page, paper_page
+
+__all__ = ["reproduce_beyond", "reproduce_paper"]
+
+FORMAT = 4
+TRIED = ("settings", "state", "epochs", "value", "kept", "diverged")
+AGAIN = "; without it, the same command makes it again from what is trained"
+
+Show = Callable[[str, Progress], None]
+Page = Callable[[dict[str, Any]], str]
+
+
+def reproduce_paper(
+    experiments: Sequence[str],
+    *,
+    grid: GridName = "paper",
+    only: Sequence[str] | None = None,
+    out: Path,
+    results: Path,
+    jobs: int = 1,
+    data: str | None = None,
+    show: Show | None = None,
+) -> Path:
+    """Table 1: tune, train and measure every method on every network, and write the table after each of them.
+
+    It can be killed at any moment: the same call goes on, and what is finished is not done again.
+
+    Args:
+        experiments: of ``mnist-mlp``, ``mnist-conv`` and ``cifar10``.
+        grid: the settings that are tried; ``"quick"`` is a corner of the paper's, three epochs and one seed: to see it
+            work, not to believe it.
+        only: the names of some of the lines, if not all of them.
+        out: the folder of the sweeps.
+        results: the folder of the table, as JSON and as Markdown.
+        jobs: worker processes.
+        data: the data folder, if it is not the usual one.
+        show: is called with what is going on and its progress.
+    """
+    quick = grid == "quick"
+    table = _Table("table1-quick" if quick else "table1", paper_page, out, results, jobs, data, show, quick=quick)
+    chosen = {"paper": "", "quick": " --quick", "coarse": " --grid coarse"}[grid]
+    table.fill({experiment: paper_rows(grid) for experiment in experiments}, only, f"table1{chosen}")
+    return table.page
+
+
+def reproduce_beyond(
+    experiments: Sequence[str],
+    *,
+    only: Sequence[str] | None = None,
+    out: Path,
+    results: Path,
+    jobs: int = 1,
+    quick: bool = False,
+    data: str | None = None,
+    show: Show | None = None,
+) -> Path:
+    """The second table, "beyond the paper"; the arguments are those of :func:`reproduce_paper`.
+
+    Args:
+        experiments: as there.
+        only: as there.
+        out: as there.
+        results: as there.
+        jobs: as there.
+        quick: two settings of every method, three epochs and one seed.
+        data: as there.
+        show: as there.
+    """
+    table = _Table("table2-quick" if quick else "table2", beyond_page, out, results, jobs, data, show, quick=quick)
+    rows = {experiment: beyond_rows(experiment, quick=quick) for experiment in experiments}
+    table.fill(rows, only, "table2 --quick" if quick else "table2")
+    return table.page
+
+
+class _Table:
+    """A table that grows by one sweep at a time."""
+
+    def __init__(
+        self,
+        name: str,
+        write: Page,
+        out: Path,
+        results: Path,
+        jobs: int,
+        data: str | None,
+        show: Show | None,
+        *,
+        quick: bool,
+    ) -> None:
+        self.write, self.out, self.jobs, self.data, self.show, self.quick = write, out / name, jobs, data, show, quick
+        self.file, self.page = results / f"{name}.json", results / f"{name}.md"
+
+    def fill(self, rows: Mapping[str, list[Row]], only: Sequence[str] | None, command: str) -> None:
+        """Do the sweeps of the rows of every experiment, or only some; those that are done are not done again."""
+        known = list(dict.fromkeys(row.name for some in rows.values() for row in some))
+        for name in only or ():
+            if name not in known:
+                raise ArgumentError(f"--only: wanted {', '.join(known)}, got {name}{suggestion(name, known)}")
+        todo = [(experiment, row) for experiment, some in rows.items() for row in some if not only or row.name in only]
+        for experiment, row in todo:  # what cannot be continued is better known before hours of training
+            self._room(self._read(), experiment, row)
+        for experiment, row in todo:
+            self._add(experiment, row, f"inface reproduce {command} --experiment {experiment} --jobs {self.jobs}")
+
+    def _add(self, experiment: str, row: Row, command: str) -> None:
+        """Do the sweep of a row, unless it is done, and write the table with it."""
+        found = self._swept(self._plan(experiment, row), f"{experiment} {row.name}")
+        told = {
+            "told": row.told,
+            "method": row.method,
+            "command": command,
+            "versions": _versions(),
+            "jobs": self.jobs,
+            "grid": _axes(row),
+            "part": row.part,
+            "winners": _winners(found),
+            "trial_seconds": found["trial_seconds"],
+            "trials": [{key: trial[key] for key in TRIED} for trial in found["trials"]],
+        }
+        with FileLock(self.out / ".lock"):  # another command may fill other lines at the same time
+            table = self._read()
+            self._room(table, experiment, row)[row.name] = told
+            page = self._page(table)
+            write_json(self.file, table)
+            write_text(self.page, page)
+
+    def _room(self, table: dict[str, Any], experiment: str, row: Row) -> dict[str, Any]:
+        """The rows of an experiment; what was found with other settings is not replaced in silence."""
+        rows: dict[str, Any] = table["experiments"].setdefault(experiment, {})
+        if row.name in rows and rows[row.name]["grid"] != _axes(row):
+            raise ArgumentError(
+                f"{self.file}: has {row.name} of {experiment} with another grid; wanted another --results"
+            )
+        return rows
+
+    def _read(self) -> dict[str, Any]:
+        """The table so far: one that a page can be made of."""
+        if not self.file.is_file():
+            return {"format": FORMAT, "experiments": {}}
+        table = read_json(self.file)
+        if table.get("format") != FORMAT:
+            raise LabError(f"{self.file}: is of format {table.get('format')!r}, wanted {FORMAT}{AGAIN}")
+        self._page(table)
+        return table
+
+    def _page(self, table: dict[str, Any]) -> str:
+        try:
+            return self.write(table)
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+            raise LabError(f"{self.file}: is damaged: {error!r}{AGAIN}") from None
+
+    def _swept(self, plan: Plan, title: str) -> dict[str, Any]:
+        """The results of a sweep: for a seed that diverges in the end another is taken."""
+        show = self.show
+        wanted, seeds = plan.seeds, plan.seeds
+        while True:
+            found = sweep(
+                replace(plan, seeds=seeds),
+                jobs=self.jobs,
+                show=None if show is None else lambda state: show(title, state),
+            )
+            lost = wanted - min(len(end["final"]) for end in (found, *found["also"]))
+            if not lost or seeds >= 2 * wanted:
+                return found
+            seeds += lost
+
+    def _plan(self, experiment: str, row: Row) -> Plan:
+        folder = str(self.out / experiment / row.folder)
+        given = {**row.given, "epochs": 3} if self.quick else row.given
+        return Plan(
+            settings_for(experiment, method=row.method, **given),
+            folder,
+            folder,
+            f"{experiment} {row.method}",
+            row.grid,
+            pruning=row.pruning,
+            theta=row.thetas[0],
+            also=row.thetas[1:],
+            seeds=1 if self.quick else 3,
+            data=self.data,
+            first_rung=row.first_rung,
+        )
+
+
+def _axes(row: Row) -> dict[str, Any]:
+    return {name: list(values) for name, values in row.grid.axes.items()}
+
+
+def _winners(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The settings that won, each with the percentages of the edges that it did best with."""
+    winners: list[dict[str, Any]] = []
+    for end in (found, *found["also"]):
+        same = next((winner for winner in winners if winner["best"] == end["best"]), None)
+        if same is None:
+            same = {"chosen_with": [], "validation": [], **{key: end[key] for key in ("best", "final", "diverged")}}
+            winners.append(same)
+        same["chosen_with"].append(end["theta"])
+        same["validation"].append(end["validation"])
+    return winners
+
+
+def _versions() -> dict[str, str]:
+    installed = {name: version(name) for name in ("inface", "torch", "numpy", "numba", "optuna")}
+    return {"python": platform.python_version(), **installed, "torch": torch.__version__}

@@ -1,0 +1,177 @@
+"""Kinds of settings: each checks a value, and says what it wants instead."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from inface.lab.errors import suggestion
+
+__all__ = ["Choice", "Flag", "Kind", "Number", "Numbers", "Options", "Text", "described", "is_number"]
+
+
+class Kind(Protocol):
+    """What values a setting may have."""
+
+    @property
+    def wanted(self) -> str:
+        """The values it may have, in words."""
+
+    def accepts(self, value: Any) -> bool:
+        """Whether it may have this one."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number between bounds; ``above`` and ``below`` exclude the bound, ``least`` and ``most`` include it.
+
+    >>> Number(least=0, below=1).wanted, Number(above=0).wanted, Number(whole=True, least=1, most=1024).wanted
+    ('a number in [0, 1)', 'a number > 0', 'a whole number in [1, 1024]')
+    >>> Number(above=0).accepts(float("nan")), Number(whole=True).accepts(2.0)
+    (False, False)
+    """
+
+    above: float | None = None
+    least: float | None = None
+    most: float | None = None
+    below: float | None = None
+    whole: bool = False
+
+    @property
+    def wanted(self) -> str:
+        return f"{'a whole number' if self.whole else 'a number'}{self._range}"
+
+    @property
+    def _range(self) -> str:
+        low = (
+            None
+            if self.above is self.least is None
+            else (">", self.above)
+            if self.least is None
+            else (">=", self.least)
+        )
+        high = (
+            None if self.most is self.below is None else ("<", self.below) if self.most is None else ("<=", self.most)
+        )
+        if low and high:
+            return f" in {'[('[low[0] == '>']}{_bound(low[1])}, {_bound(high[1])}{'])'[high[0] == '<']}"
+        return "".join(f" {sign} {_bound(bound)}" for sign, bound in filter(None, (low, high)))
+
+    def accepts(self, value: Any) -> bool:
+        return (
+            is_number(value)
+            and (isinstance(value, int) or not self.whole)
+            and math.isfinite(value)
+            and (self.above is None or value > self.above)
+            and (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.below is None or value < self.below)
+        )
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """One number for all constrained layers, or a tuple with one for each.
+
+    Attributes:
+        each: what every one of them may be.
+        alone: one number for all is a number, and not a tuple of one.
+
+    >>> Numbers(Number(above=0)).wanted, Numbers(Number(above=0)).plain([1, 10]), Numbers(Number(), alone=True).plain([8])
+    ('numbers > 0', (1.0, 10.0), 8.0)
+    """
+
+    each: Number
+    alone: bool = False
+
+    @property
+    def wanted(self) -> str:
+        return self.each.wanted.replace("a number", "numbers")
+
+    def plain(self, value: Any) -> Any:
+        """The value of a list, as it is in files and on the command line; what is not numbers stays what it is."""
+        if not isinstance(value, list | tuple) or not all(map(is_number, value)):
+            return value
+        return float(value[0]) if self.alone and len(value) == 1 else tuple(map(float, value))
+
+    def accepts(self, value: Any) -> bool:
+        if self.alone and not isinstance(value, tuple):
+            return self.each.accepts(value)
+        return isinstance(value, tuple) and bool(value) and all(map(self.each.accepts, value))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few names.
+
+    >>> Choice(("constant", "cosine")).wanted
+    'constant or cosine'
+    """
+
+    names: tuple[str, ...]
+
+    @property
+    def wanted(self) -> str:
+        return " or ".join(self.names)
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, str) and value in self.names
+
+
+@dataclass(frozen=True)
+class Flag:
+    """True or false."""
+
+    wanted: str = "true or false"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text."""
+
+    wanted: str = "a text"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, str)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Names and values."""
+
+    wanted: str = "a mapping of names to values"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, Mapping)
+
+
+def described(kind: Kind, value: Any) -> str:
+    """What was wanted and what was found, for an error message.
+
+    >>> described(Choice(("constant", "cosine")), "cosin")
+    'wanted constant or cosine, got cosin; did you mean cosine?'
+    """
+    found = " ".join(f"{one:g}" for one in value) if value and isinstance(value, tuple) else value
+    guess = suggestion(str(value), kind.names) if isinstance(kind, Choice) else ""
+    return f"wanted {kind.wanted}, got {found}{guess}"
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number; booleans are not, nor are integers beyond the range of floats.
+
+    >>> is_number(1), is_number(0.5), is_number(True), is_number(10**400)
+    (True, True, False, False)
+    """
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return isinstance(value, float)
+
+
+def _bound(number: float | None) -> str:
+    return "2^31" if number == 2**31 else f"{number:g}"

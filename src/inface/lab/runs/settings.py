@@ -1,0 +1,367 @@
+"""The settings of a run: everything that its result depends on, each declared once.
+
+A declaration is the type and the default of a field, with what values it may have, what it means, and which methods read
+it. The command line, validation, ``config.json``, grids of sweeps and the command that a report prints follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from typing import Any, Literal, get_args
+
+from inface.lab.errors import ArgumentError, suggestion
+from inface.types import InFace
+
+from .kinds import Choice, Flag, Kind, Number, Numbers, Options, Text, described
+
+__all__ = [
+    "FRANK_WOLFE",
+    "METHODS",
+    "Init",
+    "MeasuredOn",
+    "Method",
+    "Schedule",
+    "Setting",
+    "Settings",
+    "declarations",
+    "declared",
+]
+
+Method = Literal["sfw-if", "sfw", "sgd", "prune", "gradual", "proximal"]
+Schedule = Literal["constant", "cosine"]
+Init = Literal["alive"]
+MeasuredOn = Literal["test", "validation"]
+
+# The methods and what people call them, in the order of tables.
+METHODS: dict[Method, str] = {
+    "sgd": "SGD",
+    "prune": "pruning",
+    "gradual": "gradual pruning",
+    "proximal": "proximal SGD",
+    "sfw": "SFW",
+    "sfw-if": "SFW-IF",
+}
+FRANK_WOLFE: tuple[Method, ...] = ("sfw-if", "sfw")
+DESCENT: tuple[Method, ...] = tuple(method for method in METHODS if method not in FRANK_WOLFE)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is declared of a setting beside its type.
+
+    Attributes:
+        name: of the field.
+        default: its value where nothing is given.
+        kind: the values that it may have.
+        help: what it means, in a line.
+        details: what the line leaves out.
+        default_text: the default in words, where the value does not say it.
+        read_by: the methods that read it; for the others it is cleared.
+        needed_by: the methods that do not work without it.
+        metavar: what the command line's help writes for its value.
+        option: how the command line spells it, if not by its name; empty if it is no option.
+        switch: the value that the option stands for, if it takes none.
+        in_sweep: whether ``inface sweep`` has it as an option; the others it decides itself.
+        in_grid: whether a sweep can try values of it.
+        compared: whether reports tell runs apart by it.
+        mentioned: whether reports mention it where all runs agree and it is not its default.
+    """
+
+    name: str
+    default: Any
+    kind: Kind
+    help: str
+    details: str = ""
+    default_text: str = ""
+    read_by: tuple[Method, ...] = get_args(Method)
+    needed_by: tuple[Method, ...] = ()
+    metavar: str | None = None
+    option: str | None = None
+    switch: Any = None
+    in_sweep: bool = True
+    in_grid: bool = True
+    compared: bool = True
+    mentioned: bool = True
+
+    @property
+    def flag(self) -> str:
+        """The option of the command line.
+
+        >>> declared("batch_size").flag, declared("measured_on").flag
+        ('--batch-size', '--validate')
+        """
+        return f"--{self.name.replace('_', '-')}" if self.option is None else self.option
+
+    @property
+    def words(self) -> str:
+        """What reports call it."""
+        return "in-face" if self.name == "in_face" else self.name.replace("_", " ")
+
+    def is_read_by(self, method: str) -> bool:
+        """Whether a method reads it; what all of ours read, any does."""
+        return method in self.read_by or len(self.read_by) == len(METHODS)
+
+    def check(self, value: Any, method: Method) -> None:
+        """Refuse a value that the setting cannot have with a method."""
+        needed = method in self.needed_by
+        if value is None and self.default is None:
+            if needed:
+                raise ArgumentError(f"{self._said}: wanted {self.kind.wanted}, which the method needs, got None")
+        elif not self.kind.accepts(value):
+            raise ArgumentError(f"{self._said}: {described(self.kind, value)}")
+
+    @property
+    def _said(self) -> str:
+        return self.name.replace("_", "-")
+
+
+def _declare(kind: Kind, help: str, *, default: Any = MISSING, **more: Any) -> Any:  # noqa: A002
+    """A field of :class:`Settings` with its declaration."""
+    metadata = {"kind": kind, "help": help, **more}
+    if default == {}:
+        return field(default_factory=dict, metadata=metadata)
+    return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What ``config.json`` holds; two runs with equal settings on one machine give equal weights.
+
+    >>> Settings("digits", lr=-1.0)
+    Traceback (most recent call last):
+    inface.lab.errors.ArgumentError: lr: wanted a number > 0, got -1.0
+    """
+
+    experiment: str = _declare(
+        Text("a name"), "A built-in name, or path/to/file.py:name.", in_grid=False, compared=False, option=""
+    )
+    options: Mapping[str, Any] = _declare(
+        Options(),
+        "An option of the experiment, such as edges=5; inface experiments lists them.",
+        default={},
+        metavar="NAME=VALUE",
+        option="--option",
+        in_grid=False,
+        compared=False,
+    )
+    method: Method = _declare(
+        Choice(get_args(Method)),
+        "sfw-if: Frank-Wolfe and in-face steps. sfw: Frank-Wolfe alone. sgd: dense. Baselines: prune, gradual, proximal.",
+        default="sfw-if",
+        details="prune is magnitude pruning after four fifths of the training, then fine-tuning; gradual prunes during "
+        "training; proximal soft-thresholds. All take one gradient a step, so that equal epochs are equal gradients.",
+        in_grid=False,
+        compared=False,
+    )
+    lr: float = _declare(
+        Number(above=0), "Learning rate.", default=0.125, details="1 / (2 L) with the paper's smoothness constant L."
+    )
+    constrained_lr: float | tuple[float, ...] | None = _declare(
+        Numbers(Number(above=0), alone=True),
+        "Learning rates of the constrained layers, one for all or one each: --constrained-lr 8 2.",
+        default=None,
+        default_text="--lr",
+        read_by=FRANK_WOLFE,
+    )
+    radius: tuple[float, ...] | None = _declare(
+        Numbers(Number(above=0)),
+        "Radii of the constrained layers, one for all or one each: --radius 1 10.",
+        default=None,
+        default_text="the experiment's",
+        metavar="R...",
+        read_by=FRANK_WOLFE,
+    )
+    in_face: InFace = _declare(
+        Choice(get_args(InFace)),
+        "The in-face step of sfw-if: away, pairwise or frank-wolfe.",
+        default="away",
+        read_by=("sfw-if",),
+    )
+    init: Init | None = _declare(
+        Choice(get_args(Init)),
+        "alive: start with positive, smaller edges behind activations.",
+        default=None,
+        default_text="the paper's way",
+        details="The paper's way is edges of random sign, as large as the radius allows. alive scales them to 0.3 of the "
+        "radius and makes them positive behind activations, so that fewer nodes start dead or die of the first losses.",
+        read_by=FRANK_WOLFE,
+    )
+    momentum: float = _declare(
+        Number(least=0, below=1),
+        "How much of the earlier gradients a step keeps.",
+        default=0.0,
+        details="An average for the Frank-Wolfe methods, torch's own for SGD.",
+    )
+    free_momentum: float | None = _declare(
+        Number(least=0, below=1),
+        "Momentum of the free parameters.",
+        default=None,
+        default_text="--momentum",
+        details="Long averages steady the constrained layers, but make the free ones oscillate.",
+        read_by=FRANK_WOLFE,
+    )
+    schedule: Schedule = _declare(
+        Choice(get_args(Schedule)),
+        "Schedule of the learning rates, constant or cosine.",
+        default="constant",
+        details="cosine falls to 0 as half a cosine; for prune twice, until it prunes and again to fine-tune.",
+    )
+    weight_decay: float | None = _declare(
+        Number(least=0), "Weight decay of sgd and the baselines.", default=None, default_text="0", read_by=DESCENT
+    )
+    epochs: int = _declare(
+        Number(least=1, whole=True),
+        "Passes over the training data.",
+        default=25,
+        default_text="25, or the experiment's",
+        mentioned=False,
+    )
+    batch_size: int = _declare(
+        Number(least=1, whole=True),
+        "Samples in a batch.",
+        default=250,
+        default_text="250, or the experiment's",
+        mentioned=False,
+    )
+    keep: float | None = _declare(
+        Number(above=0, most=1),
+        "Part of the edges that prune and gradual keep, such as 0.05.",
+        default=None,
+        read_by=("prune", "gradual"),
+        needed_by=("prune", "gradual"),
+    )
+    shrinkage: float | None = _declare(
+        Number(above=0),
+        "Weight of the l1 penalty of proximal.",
+        default=None,
+        read_by=("proximal",),
+        needed_by=("proximal",),
+    )
+    seed: int = _declare(
+        Number(least=0, below=2**31, whole=True),
+        "Seed of the initialisation and of the order of samples.",
+        default=0,
+        in_sweep=False,
+        compared=False,
+    )
+    every_gradient: bool = _declare(
+        Flag(),
+        "With sfw-if, free parameters move on both halves of an iteration, not on the first alone.",
+        default=False,
+        switch=True,
+        read_by=("sfw-if",),
+    )
+    measured_on: MeasuredOn = _declare(
+        Choice(get_args(MeasuredOn)),
+        "Measure on held-out training data, not on the test data.",
+        default="test",
+        option="--validate",
+        switch="validation",
+        in_sweep=False,
+        in_grid=False,
+        compared=False,
+    )
+    threads: int | None = _declare(
+        Number(least=1, most=1024, whole=True),
+        "Threads of torch.",
+        default=None,
+        default_text="torch's own",
+        in_sweep=False,
+        in_grid=False,
+        compared=False,
+    )
+    source: str | None = _declare(
+        Text("a SHA-256"),
+        "SHA-256 of the file of your own experiment; a file with another one is not imported.",
+        default=None,
+        in_grid=False,
+        in_sweep=False,
+        compared=False,
+        option="",
+    )
+
+    def __post_init__(self) -> None:
+        declared("method").check(self.method, self.method)  # first: what others need depends on it
+        for setting in declarations():
+            setting.check(getattr(self, setting.name), self.method)
+
+    @property
+    def frank_wolfe(self) -> bool:
+        """Whether layers live in sets; the other methods are SGD and baselines made of it."""
+        return self.method in FRANK_WOLFE
+
+    @property
+    def constrained_rates(self) -> tuple[float, ...]:
+        """The learning rates of the constrained layers: one for all, or one for each.
+
+        >>> Settings("digits", lr=0.1).constrained_rates, Settings("digits", constrained_lr=(8.0, 2.0)).constrained_rates
+        ((0.1,), (8.0, 2.0))
+        """
+        given = self.lr if self.constrained_lr is None else self.constrained_lr
+        return given if isinstance(given, tuple) else (given,)
+
+    def read(self) -> Settings:
+        """The settings with those that the method ignores at their defaults.
+
+        >>> Settings("digits", method="sgd", radius=(1.0,), momentum=0.9).read().radius
+        """
+        ignored = [setting for setting in declarations() if not setting.is_read_by(self.method)]
+        return replace(self, **{setting.name: setting.default for setting in ignored})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain data; without a source, if there is none.
+
+        >>> Settings("digits", radius=(1.0, 2.0)).to_dict()["radius"]
+        [1.0, 2.0]
+        """
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        if self.source is None:
+            del plain["source"]
+        return {**plain, "options": dict(self.options)}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Settings:
+        """Settings from plain data; an unknown name is an error.
+
+        >>> Settings.from_dict({"experiment": "digits", "epoch": 3})
+        Traceback (most recent call last):
+        inface.lab.errors.ArgumentError: there is no setting epoch; did you mean epochs?
+        """
+        known = [setting.name for setting in declarations()]
+        for name in data:
+            if name not in known:
+                raise ArgumentError(f"there is no setting {name}{suggestion(name, known)}")
+        if "experiment" not in data:
+            raise ArgumentError("experiment: is missing")
+        return Settings(**{name: _plain(declared(name).kind, value) for name, value in data.items()})
+
+
+def declarations() -> Iterator[Setting]:
+    """What is declared of every setting, in their order in ``config.json``.
+
+    >>> [setting.name for setting in declarations() if setting.needed_by]
+    ['keep', 'shrinkage']
+    """
+    yield from _DECLARED.values()
+
+
+def declared(name: str) -> Setting:
+    """What is declared of one setting.
+
+    >>> declared("free_momentum").read_by, declared("free_momentum").kind.wanted
+    (('sfw-if', 'sfw'), 'a number in [0, 1)')
+    """
+    return _DECLARED[name]
+
+
+def _plain(kind: Kind, value: Any) -> Any:
+    return kind.plain(value) if isinstance(kind, Numbers) else value
+
+
+_DECLARED = {item.name: Setting(item.name, item.default, **item.metadata) for item in fields(Settings)}
+
+Settings.__doc__ = f"{Settings.__doc__}\n    Attributes:\n" + "".join(
+    f"        {' '.join(filter(None, (f'{setting.name}: {setting.help}', setting.details)))}\n"
+    for setting in declarations()
+)

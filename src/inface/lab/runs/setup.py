@@ -1,0 +1,229 @@
+"""From settings to an experiment, a network and an optimizer."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import inface
+from inface import FrankWolfe
+from inface.lab.errors import ArgumentError
+from inface.lab.experiments.builtin import find, options_of
+from inface.lab.experiments.data import folder as data_folder
+from inface.lab.experiments.experiment import Data, Experiment, Split
+from inface.lab.experiments.sources import source_of
+from inface.sets import NuclearBall, SpectralBall
+
+from .baselines import ProximalSGD, PrunedSGD
+from .settings import Settings
+
+__all__ = [
+    "experiment_of",
+    "fingerprint",
+    "frank_wolfe",
+    "grouped",
+    "load_data",
+    "make_model",
+    "make_optimizer",
+    "parts",
+    "rate_factor",
+    "resolve",
+    "sample_order",
+    "settings_for",
+    "surroundings",
+]
+
+PRUNED_AT = 0.8  # of the gradients: when prune prunes, and begins to fine-tune
+
+
+def settings_for(experiment: str, **given: Any) -> Settings:
+    """Settings with the experiment's own defaults where nothing is given, as on the command line.
+
+    >>> settings_for("digits").epochs, settings_for("digits", epochs=7).epochs
+    (100, 7)
+    """
+    source = source_of(experiment, given.get("source"))
+    defaults = find(experiment, given.get("options"), source=source).defaults
+    return Settings.from_dict({**defaults, **given, "experiment": experiment, "source": source})
+
+
+def experiment_of(settings: Settings) -> Experiment:
+    """The experiment that the settings name, with their radii.
+
+    >>> experiment_of(Settings("digits", radius=(3.0,))).sets["fc2.weight"]
+    L1Ball(radius=3.0, per='output')
+    """
+    experiment = find(settings.experiment, settings.options, source=settings.source)
+    experiment.each("constrained-lr", settings.constrained_rates)  # refuses what is not one for all or one for each
+    return experiment if settings.radius is None else experiment.with_radii(settings.radius)
+
+
+def resolve(settings: Settings) -> Settings:
+    """The settings with defaults filled in and ignored settings cleared.
+
+    >>> resolve(Settings("synthetic", options={"edges": "5"})).radius
+    (5.0, 5.0)
+    """
+    source = source_of(settings.experiment, settings.source)
+    options = options_of(settings.experiment, settings.options, source=source)
+    settings = replace(settings, source=source, options=options, weight_decay=settings.weight_decay or None).read()
+    if not settings.frank_wolfe:
+        return settings
+    radii = [set_.radius for set_ in experiment_of(settings).sets.values()]
+    known = [radius for radius in radii if isinstance(radius, float)]
+    if settings.constrained_lr is not None and len(set(settings.constrained_rates)) == 1:
+        settings = replace(settings, constrained_lr=settings.constrained_rates[0])
+    return replace(settings, radius=tuple(known) if known and len(known) == len(radii) else None)
+
+
+def load_data(experiment: Experiment, folder: str | Path | None) -> Data:
+    """The samples of an experiment: always the same ones, even if its function draws random numbers of no seed.
+
+    >>> len(load_data(experiment_of(Settings("digits")), None).test)
+    360
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return experiment.data(data_folder(folder))
+
+
+def parts(settings: Settings, data: Data) -> tuple[Split, Split]:
+    """What to train on, and what to measure on."""
+    try:
+        return data.parts(settings.measured_on)
+    except ArgumentError as error:
+        raise ArgumentError(f"{settings.experiment}: {error}") from None
+
+
+def fingerprint(split: Split) -> int:
+    """A number that tells one data set from another: of all targets, and of every hundredth number of the inputs or so.
+
+    >>> import torch
+    >>> x = torch.arange(500.0).reshape(250, 2)
+    >>> fingerprint(Split(x, x)) == fingerprint(Split(x.clone(), x)), fingerprint(Split(x, x)) == fingerprint(Split(x + 1, x))
+    (True, False)
+    """
+    sample = split.inputs.flatten()[::97].contiguous()
+    found = zlib.crc32(split.targets.contiguous().numpy().tobytes())
+    return zlib.crc32(sample.numpy().tobytes(), found)
+
+
+def make_model(settings: Settings, experiment: Experiment, inputs: Tensor | None = None) -> nn.Module:
+    """A network to start from: PyTorch's initialisation, and the graph initialisation where a layer is constrained.
+
+    Layers in nuclear or spectral balls, whose points are not made of edges, keep PyTorch's; so does all of SGD's network.
+    Of the ``inputs`` of the network a few are looked at to start alive.
+
+    >>> settings = Settings("digits")
+    >>> make_model(settings, experiment_of(settings)).fc1.weight.abs().sum(1).unique().tolist()
+    [1.0]
+    """
+    torch.manual_seed(settings.seed)
+    model = experiment.model()
+    try:
+        groups = inface.param_groups(model, experiment.sets)
+    except ValueError as error:
+        raise ArgumentError(f"{settings.experiment}: {error}") from None
+    if settings.frank_wolfe:
+        edges = [group for group in groups if not isinstance(group["set"], NuclearBall | SpectralBall)]
+        alive = settings.init == "alive"
+        example = inputs[:64] if alive and inputs is not None else None
+        generator = torch.Generator().manual_seed(settings.seed)
+        inface.graph_init_(model, edges, generator=generator, alive=alive, example=example)
+    return model
+
+
+def make_optimizer(
+    settings: Settings, experiment: Experiment, model: nn.Module, total: int = 1
+) -> torch.optim.Optimizer:
+    """The optimizer of a run of so many gradients.
+
+    >>> from inface.lab import find
+    >>> experiment = find("digits")
+    >>> type(make_optimizer(Settings("digits", method="sgd"), experiment, experiment.model())).__name__
+    'SGD'
+    """
+    groups = grouped(settings, experiment, model)
+    if not settings.frank_wolfe:
+        layers = [p for group in groups if group["set"] is not None for _, p in group["params"]]
+        return _descent(settings, model, layers, total)
+    return frank_wolfe(settings, groups)
+
+
+def grouped(settings: Settings, experiment: Experiment, model: nn.Module) -> list[dict[str, Any]]:
+    """The parameters of a network in groups: of each set, with its learning rate, and of those that are free."""
+    groups = inface.param_groups(model, experiment.sets)
+    rates = experiment.each("constrained-lr", settings.constrained_rates)
+    for group, rate in zip(groups[: len(rates)], rates, strict=True):  # the free ones come last, if there are any
+        group["lr"] = rate
+    return groups
+
+
+def frank_wolfe(settings: Settings, groups: list[dict[str, Any]]) -> FrankWolfe:
+    """The Frank-Wolfe optimizer of settings, for groups that have their sets and, with them, their learning rates."""
+    for group in groups:
+        if group["set"] is None and settings.free_momentum is not None:
+            group["momentum"] = settings.free_momentum
+    return FrankWolfe(
+        groups,
+        lr=settings.lr,
+        in_face=settings.in_face if settings.method == "sfw-if" else None,
+        momentum=settings.momentum,
+        every_gradient=settings.every_gradient,
+        project=True,
+    )
+
+
+def _descent(settings: Settings, model: nn.Module, layers: list[nn.Parameter], total: int) -> torch.optim.Optimizer:
+    """SGD, or one of the rivals made of it."""
+    common = {"lr": settings.lr, "momentum": settings.momentum, "weight_decay": settings.weight_decay or 0.0}
+    if settings.keep is not None:
+        begin, end = (PRUNED_AT, PRUNED_AT) if settings.method == "prune" else (0.1, 0.8)
+        every = max(1, total // 200)
+        return PrunedSGD(
+            model.parameters(), layers, **common, keep=settings.keep, total=total, begin=begin, end=end, every=every
+        )
+    if settings.shrinkage is not None:
+        return ProximalSGD(model.parameters(), layers, **common, shrinkage=settings.shrinkage)
+    return torch.optim.SGD(model.parameters(), foreach=True, **common)  # type: ignore[arg-type]
+
+
+def sample_order(settings: Settings, epoch: int, count: int) -> Tensor:
+    """The samples of an epoch in an order of its own, whatever happened before."""
+    generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + epoch)
+    return torch.randperm(count, generator=generator)
+
+
+def rate_factor(settings: Settings, step: int, total: int) -> float:
+    """What the learning rates are multiplied with at a step.
+
+    >>> rate_factor(Settings("digits"), 5, 10), rate_factor(Settings("digits", schedule="cosine"), 5, 10)
+    (1.0, 0.5)
+    """
+    if settings.schedule == "constant":
+        return 1.0
+    done = step / total
+    if settings.method == "prune":  # down twice: to a trained network, and with what is left of it to another
+        done = done / PRUNED_AT if done < PRUNED_AT else (done - PRUNED_AT) / (1 - PRUNED_AT)
+    return (1 + math.cos(math.pi * done)) / 2
+
+
+@contextmanager
+def surroundings(threads: int | None) -> Iterator[None]:
+    """So many threads, and random numbers of its own; both as before at the end."""
+    before = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            if threads is not None:
+                torch.set_num_threads(threads)
+            yield
+        finally:
+            torch.set_num_threads(before)

@@ -1,0 +1,336 @@
+"""A training run: it can be killed at any moment and continued, and ends with the same weights."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor
+
+from inface import FrankWolfe
+from inface.lab.errors import Broken, Diverged, LabError
+from inface.lab.experiments.experiment import Data, Experiment
+from inface.lab.files import read_lines, write_json, write_tensors, writing
+
+from . import checkpoint as plain
+from .evaluation import measure, summarise
+from .lock import claimed, clear, config, settled
+from .metrics import constrained, edges_per_node, finite, kept, score, sparsity
+from .run import Run
+from .settings import Settings
+from .setup import (
+    experiment_of,
+    fingerprint,
+    load_data,
+    make_model,
+    make_optimizer,
+    parts,
+    rate_factor,
+    resolve,
+    sample_order,
+    surroundings,
+)
+
+__all__ = ["Record", "train"]
+
+Record = dict[str, Any]
+
+POINTS = 20  # of the series over gradients, in an epoch
+MOST_POINTS = 2000  # in all
+MEMORY = 1 - 1 / POINTS  # of the smoothed gap: it looks back about an epoch
+
+
+def train(
+    settings: Settings,
+    out: str | Path,
+    *,
+    data: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    accept_changed_file: bool = False,
+    watch: Callable[[Record], None] | None = None,
+    checkpoint_seconds: float = 10.0,
+    samples: Data | None = None,
+    theta: int = 100,
+) -> Run:
+    """Train a network and measure it, with everything written into a folder.
+
+    Args:
+        settings: what to train, and how.
+        out: the folder of the run, made if it is not there.
+        data: the data folder, if it is not the usual one.
+        resume: continue the run that is there, if there is one; its settings must be these.
+        overwrite: throw away the run that is there, if there is one.
+        accept_changed_file: continue a run although the file of its experiment has changed since.
+        watch: is called with every record that goes into ``metrics.jsonl``, first with ``{"kind": "start", ...}``.
+        checkpoint_seconds: how much work a kill may cost.
+        samples: the data itself, if somebody has loaded it already.
+        theta: records of epochs say also how the network does with this percentage of the edges (``"judged"``).
+
+    Raises:
+        ArgumentError: the settings make no sense together, or the folder holds another run.
+        Broken: the run that is there cannot be continued: its files are damaged.
+        Diverged: the loss is not finite any more; the message says what to try.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = train(Settings("digits", epochs=2, radius=(2.0, 5.0), lr=0.5, threads=1), folder)
+    ...     sorted(file.name for file in run.path.glob("[!.]*")), run.summary["steps"]
+    (['config.json', 'metrics.jsonl', 'model.safetensors', 'summary.json'], 12)
+    """
+    settings = resolve(settings)
+    path = Path(out)
+    with claimed(path):
+        previous, settings = settled(
+            path, settings, resume=resume, overwrite=overwrite, accept_changed_file=accept_changed_file
+        )
+        if previous and previous.finished:
+            previous.checkpoint_file.unlink(missing_ok=True)
+            return previous
+        with surroundings(settings.threads):
+            settings = replace(settings, threads=torch.get_num_threads())
+            experiment = experiment_of(settings)
+            trainer = _Trainer(settings, experiment, path, samples or load_data(experiment, data), theta)
+            trainer.begin(fresh=previous is None, watch=watch or (lambda _: None))
+            trainer.run(checkpoint_seconds)
+    return Run(path)
+
+
+class _Trainer:
+    """A run in progress: everything that a checkpoint holds, and what can be made again from the settings."""
+
+    def __init__(self, settings: Settings, experiment: Experiment, path: Path, data: Data, theta: int) -> None:
+        self.theta = theta
+        self.settings, self.experiment, self.path = settings, experiment, path
+        self.image = data.image
+        self.train, self.split = parts(settings, data)
+        self.fingerprint = fingerprint(self.train)
+        self.model = make_model(settings, experiment, self.train.inputs)
+        parameters = dict(self.model.named_parameters())
+        self.layers = {name: parameters[name] for name in constrained(self.model, experiment)}
+
+        self.epoch_steps = -(-len(self.train) // settings.batch_size)
+        self.total = settings.epochs * self.epoch_steps
+        self.optimizer = make_optimizer(settings, experiment, self.model, self.total)
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        # Even, so that the series shows the points between iterations, never those between the halves of one.
+        self.stride = 2 * math.ceil(max(self.epoch_steps / POINTS, self.total / MOST_POINTS) / 2)
+        self.step = 0
+        self.loss_sum = 0.0
+        self.gap = self.smoothed = math.nan
+        self.points = 0
+        self.seconds = 0.0
+
+    # ------------------------------------------------------------------ beginning, and continuing
+
+    def begin(self, *, fresh: bool, watch: Callable[[Record], None]) -> None:
+        self.watch = watch
+        if fresh:
+            clear(self.path)
+            write_json(self.path / "config.json", config(self.settings))
+        self.folder = Run(self.path)
+        checkpoint = self.folder.checkpoint_file
+        offset = self._restore(checkpoint) if checkpoint.is_file() else 0
+        file = self.folder.metrics_file
+        size = file.stat().st_size if file.is_file() else 0
+        if size < offset:
+            raise Broken(
+                f"{file}: has {size} bytes, wanted at least {offset}: "
+                f"it is not the one of this run's checkpoint; --overwrite starts it again"
+            )
+        if offset:
+            with _continuing():
+                read_lines(file, offset)
+        self.metrics: TextIO = file.open("a", encoding="utf-8")
+        self.metrics.truncate(offset)
+        self.metrics.seek(offset)
+        watch(
+            {
+                "kind": "start",
+                "step": self.step,
+                "steps": self.total,
+                "epochs": self.settings.epochs,
+                "layers": list(self.layers),
+                "metric": self.experiment.metric,
+            }
+        )
+
+    def _restore(self, file: Path) -> int:
+        with _continuing():
+            state = plain.load(file)
+        if isinstance(state, dict) and state.get("data") != self.fingerprint:
+            raise LabError(f"{file}: was trained on other data than what is there; --overwrite starts it again")
+        try:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.loss_sum, self.seconds = state["step"], state["loss_sum"], state["seconds"]
+            self.gap, self.smoothed, self.points = state["gap"], state["smoothed"], state["points"]
+            torch.set_rng_state(state["random"])
+            return int(state["offset"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise Broken(f"{file}: does not fit this run: {reason}; --overwrite starts it again") from None
+
+    def _save(self) -> None:
+        self._sync()  # first: a checkpoint must not outlive the records that it continues
+        plain.save(
+            self.folder.checkpoint_file,
+            {
+                "data": self.fingerprint,
+                "model": dict(self.model.state_dict()),
+                "optimizer": self.optimizer.state_dict(),
+                "step": self.step,
+                "loss_sum": self.loss_sum,
+                "gap": self.gap,
+                "smoothed": self.smoothed,
+                "points": self.points,
+                "seconds": self.seconds,
+                "random": torch.get_rng_state(),
+                "offset": self.metrics.tell(),
+            },
+        )
+
+    # ------------------------------------------------------------------ the loop
+
+    def run(self, checkpoint_seconds: float) -> None:
+        saved = begun = time.perf_counter()
+        before = self.seconds
+        self.model.train()
+        try:
+            while self.step < self.total:
+                epoch = self.step // self.epoch_steps
+                order = sample_order(self.settings, epoch, len(self.train))
+                for number in range(self.step % self.epoch_steps, self.epoch_steps):
+                    rows = order[number * self.settings.batch_size : (number + 1) * self.settings.batch_size]
+                    self._take(rows)
+                    now = time.perf_counter()
+                    self.seconds = before + now - begun
+                    if self.step % self.epoch_steps == 0:
+                        self._end_of_epoch(epoch + 1)
+                    # Between iterations, not between the halves of one: the optimizer knows the gap of the last first half.
+                    if now - saved >= checkpoint_seconds and self.step % 2 == 0 and self.step < self.total:
+                        self._save()
+                        saved = time.perf_counter()
+            self.seconds = before + time.perf_counter() - begun
+            self._finish()
+        finally:
+            with writing(self.folder.metrics_file):
+                self.metrics.close()
+
+    def _take(self, rows: Tensor) -> None:
+        """One gradient, one step."""
+        if self.settings.schedule == "cosine":
+            factor = rate_factor(self.settings, self.step, self.total)
+            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+                group["lr"] = rate * factor
+        self.optimizer.zero_grad()
+        inputs, targets = self.train.inputs.index_select(0, rows), self.train.targets.index_select(0, rows)
+        loss = self.experiment.loss(self.model(inputs), targets)
+        loss.backward()
+        value = loss.item()
+        if not math.isfinite(value):
+            raise Diverged(self._advice(value))
+        self.optimizer.step()
+        self.step += 1
+        self.loss_sum += value
+        if self.step % self.stride == 0:
+            self._measure_gap()
+            edges = {name: edges_per_node(weight) for name, weight in self.layers.items()}
+            self._record({"kind": "step", "step": self.step, "loss": value, **self._gaps(), "nonzeros": edges})
+
+    def _measure_gap(self) -> None:
+        """The gap at the last first half, and its moving average over the points of the series."""
+        if isinstance(self.optimizer, FrankWolfe):
+            self.gap = float(self.optimizer.gap)
+            self.points += 1
+            # An exponential moving average, corrected for the start as in Adam: the first value is the first gap.
+            weight = (1 - MEMORY) / (1 - MEMORY**self.points)
+            self.smoothed = self.gap if self.points == 1 else self.smoothed + weight * (self.gap - self.smoothed)
+
+    def _gaps(self) -> Record:
+        return {"gap": finite(self.gap), "smoothed_gap": finite(self.smoothed)}
+
+    def _end_of_epoch(self, epoch: int) -> None:
+        measured = score(self.model, self.experiment, self.split)
+        if not math.isfinite(measured.loss):
+            raise Diverged(self._advice(measured.loss))
+        layers, _ = sparsity(self.model, self.experiment)
+        names = ("percent", "exact_percent", "edges")
+        self._record(
+            {
+                "kind": "epoch",
+                "epoch": epoch,
+                "step": self.step,
+                "train_loss": self.loss_sum / self.epoch_steps,
+                "loss": finite(measured.loss),
+                "metric": finite(measured.metric),
+                **self._judged(),
+                **self._gaps(),
+                "nonzeros": {layer: {name: counted[name] for name in names} for layer, counted in layers.items()},
+                "seconds": round(self.seconds, 3),
+            }
+        )
+        self.loss_sum = 0.0
+
+    def _judged(self) -> Record:
+        if self.theta == 100:
+            return {}
+        return {"judged": finite(kept(self.model, self.experiment, self.split, (self.theta,))[str(self.theta)])}
+
+    def _record(self, record: Record) -> None:
+        with writing(self.folder.metrics_file):
+            self.metrics.write(json.dumps(record, allow_nan=False) + "\n")
+        self.watch(record)
+
+    def _sync(self) -> None:
+        """Have the records on the disk, whatever happens to the machine."""
+        with writing(self.folder.metrics_file):
+            self.metrics.flush()
+            os.fsync(self.metrics.fileno())
+
+    def _finish(self) -> None:
+        self._sync()
+        if math.isnan(self.gap):  # of a run too short for its series
+            self._measure_gap()
+        run = self.folder
+        measured = measure(self.model, self.experiment, self.train, self.split, self.optimizer)
+        summary = summarise(self.settings, measured, self.image, self.total, self.seconds)
+        if summary["gap"] is not None:
+            summary["gap"] = {"stochastic": finite(self.gap), "smoothed": finite(self.smoothed), **summary["gap"]}
+        write_tensors(run.model_file, dict(self.model.state_dict()))
+        write_json(run.summary_file, summary)
+        run.checkpoint_file.unlink(missing_ok=True)
+
+    def _advice(self, value: float) -> str:
+        s = self.settings
+        tries = [f"a smaller --lr than {s.lr:g}"]
+        if s.constrained_lr is not None and s.frank_wolfe:
+            rates = s.constrained_rates
+            tries.append(f"{'a smaller' if len(rates) == 1 else 'smaller'} --constrained-lr than {_listed(rates)}")
+        if s.frank_wolfe:
+            tries.append(f"smaller radii{'' if s.radius is None else f' than {_listed(s.radius)}'}")
+        if s.momentum:
+            tries.append(f"less --momentum than {s.momentum:g}")
+        where = f"after gradient {self.step} of {self.total}"
+        return f"{self.path}: the loss became {value} {where}; try {', or '.join(tries)}"
+
+
+@contextmanager
+def _continuing() -> Iterator[None]:
+    """A damaged file of a run that is to be continued."""
+    try:
+        yield
+    except LabError as error:
+        raise Broken(f"{error}; --overwrite starts it again") from None
+
+
+def _listed(numbers: tuple[float, ...]) -> str:
+    return " ".join(f"{number:g}" for number in numbers)

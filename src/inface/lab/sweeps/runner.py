@@ -1,0 +1,182 @@
+"""A sweep from its first setting to its table."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from inface.lab.errors import ArgumentError
+from inface.lab.files import read_json, write_json
+from inface.lab.runs.setup import load_data, parts
+from inface.lab.workers import work
+
+from .plan import Plan, point_of
+from .retries import Deaths
+from .study import open_study
+from .trials import Agenda, audit, key_in, ranked, revive
+from .worker import Winner, final_identity, finish, tune, winner
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
+
+__all__ = ["Progress", "Stage", "sweep"]
+
+Stage = Literal["settings", "final runs"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a sweep is, over all its workers.
+
+    Attributes:
+        stage: ``"settings"`` or ``"final runs"``.
+        done: settings that came to an end, those stopped early included.
+        total: of them.
+        pruned: settings that were stopped early.
+        running: at this moment.
+        best: the best value on the validation data so far; of final runs, which are not chosen from, None.
+        seconds_left: by how long it took so far; None while nobody knows.
+    """
+
+    stage: Stage
+    done: int
+    total: int
+    pruned: int
+    running: int
+    best: float | None
+    seconds_left: float | None
+
+
+def sweep(plan: Plan, *, jobs: int = 1, show: Callable[[Progress], None] | None = None) -> dict[str, Any]:
+    """Choose settings on validation data, train the winner on all training data, measure it on the test data.
+
+    It can be killed at any moment, as can any of its workers: the same call goes on. What it returns is also written to
+    ``results.json`` in the folder of the plan.
+
+    Args:
+        plan: what to try.
+        jobs: worker processes on this machine, one thread each.
+        show: is called about twice a second with the progress over all workers.
+    """
+    begun = time.time()
+    _refuse_another(plan)
+    _check_data(plan)
+    with plan.tuning.reached():
+        study = open_study(plan.tuning, plan.direction, plan.identity())
+        write_json(Path(plan.out) / "sweep.json", {"format": 1, "study": plan.study})
+        revive(study)
+        audit(study, plan.tuning, plan.agenda)
+        _until_done(study, plan.agenda, "settings", jobs, tune, (plan,), show)
+        winners = [winner(plan, study, theta) for theta in (plan.theta, *plan.also)]
+        ends = [_finished(plan, best, jobs, show) for best in winners]
+        results = _results(plan, study, ends, time.time() - begun)
+    write_json(Path(plan.out) / "results.json", results)
+    return results
+
+
+def _refuse_another(plan: Plan) -> None:
+    """Runs of two sweeps in one folder would take each other for their own."""
+    file = Path(plan.out) / "sweep.json"
+    found = read_json(file).get("study") if file.is_file() else plan.study
+    if found != plan.study:
+        raise ArgumentError(f"{plan.out}: is the folder of the sweep {found}; wanted another --out for {plan.study}")
+
+
+def _check_data(plan: Plan) -> None:
+    """Find what is wrong with the data before there is a study and workers; a sweep that is done needs none."""
+    if not (Path(plan.out) / "results.json").is_file():
+        parts(replace(plan.base, measured_on="validation"), load_data(plan.experiment, plan.data))
+
+
+def _until_done(
+    study: Study,
+    agenda: Agenda,
+    stage: Stage,
+    jobs: int,
+    target: Callable[..., None],
+    arguments: tuple[Any, ...],
+    show: Callable[[Progress], None] | None,
+) -> None:
+    def look() -> None:
+        if show is not None:
+            show(_progress(study, agenda, stage, jobs))
+
+    if len(agenda.ended(study)) < agenda.total(study):
+        work(jobs, _reaching, (target, *arguments), look=look, killed=Deaths(study).note)
+    else:
+        look()
+
+
+def _reaching(target: Callable[..., None], plan: Plan, *others: Any) -> None:
+    """What a worker does, with one line if it loses the study."""
+    with plan.tuning.reached():
+        target(plan, *others)
+
+
+def _progress(study: Study, agenda: Agenda, stage: Stage, jobs: int) -> Progress:
+    total, ended = agenda.total(study), agenda.ended(study)
+    done = {key_in(trial) for trial in ended}
+    running = {key_in(trial) for trial in study.get_trials(deepcopy=False) if trial.state.name == "RUNNING"} - done
+    took = [trial.duration.total_seconds() for trial in ended if trial.duration is not None]
+    left = statistics.fmean(took) * max(0, total - len(ended)) / max(1, len(running), jobs) if took else None
+    pruned = sum(trial.state.name == "PRUNED" for trial in ended)
+    best = next((setting.value for setting in ranked(study)), None) if stage == "settings" else None
+    return Progress(stage, len(ended), total, pruned, len(running), best, left)
+
+
+def _finished(plan: Plan, best: Winner, jobs: int, show: Callable[[Progress], None] | None) -> dict[str, Any]:
+    """The final runs of a winner, as plain data."""
+    finals: list[FrozenTrial] = []
+    if plan.seeds:
+        study = open_study(plan.final(best.key), plan.direction, final_identity(plan, best))
+        _until_done(study, plan.final_agenda, "final runs", jobs, finish, (plan, best), show)
+        finals = sorted(plan.final_agenda.ended(study), key=lambda trial: trial.params["seed"])
+    return {
+        "theta": best.theta,
+        "best": best.settings.to_dict(),
+        "validation": best.value,
+        "final": [
+            {"seed": trial.params["seed"], **trial.user_attrs["summary"]}
+            for trial in finals
+            if "summary" in trial.user_attrs
+        ],
+        "diverged": [trial.params["seed"] for trial in finals if "summary" not in trial.user_attrs],
+    }
+
+
+def _results(plan: Plan, study: Study, ends: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """Everything that a sweep found, as plain data."""
+    ended = plan.agenda.ended(study)
+    trials = [
+        {
+            "settings": point_of(trial.params),
+            "state": trial.state.name.lower(),
+            "epochs": trial.user_attrs.get("summary", {}).get("epochs") or max(trial.intermediate_values, default=0),
+            "value": trial.value,
+            "kept": trial.user_attrs.get("summary", {}).get("kept"),
+            "diverged": "diverged" in trial.user_attrs,
+            "seconds": _seconds(trial),
+        }
+        for trial in ended
+    ]
+    return {
+        "identity": plan.identity(),
+        "direction": plan.direction,
+        "trials": trials,
+        "ranking": [{"settings": point_of(each.parameters), "value": each.value} for each in ranked(study)],
+        **ends[0],
+        "also": ends[1:],
+        "trial_seconds": round(sum(_seconds(trial) for trial in ended), 1),
+        "seconds": round(seconds, 1),
+    }
+
+
+def _seconds(trial: FrozenTrial) -> float:
+    """How long a setting was trained; of one that was stopped early, from its last start."""
+    took = trial.duration.total_seconds() if trial.duration else 0.0
+    return round(trial.user_attrs.get("summary", {}).get("seconds", took), 1)

@@ -1,0 +1,8 @@
+"""The small vocabularies; without torch, so that the command line can use them at once."""
+
+from typing import Literal
+
+__all__ = ["Format", "InFace"]
+
+InFace = Literal["away", "frank-wolfe", "pairwise"]
+Format = Literal["compact", "sparse", "onnx", "torch"]
