@@ -293,7 +293,7 @@ def test_tensors_that_share_memory_come_back_each_by_itself(tmp_path):
 
 def test_a_run_of_another_format_is_named(tmp_path):
     write_json(tmp_path / "config.json", {"format": 2, "experiment": "digits"})
-    with pytest.raises(LabError, match=r"config.json: is of format 2, wanted 1"):
+    with pytest.raises(LabError, match=r"config.json: has format 2, wanted 1"):
         _ = Run(tmp_path).settings
 
 

@@ -1,4 +1,4 @@
-"""The laboratory: the paper's experiments, and yours, trained, measured and drawn."""
+"""The laboratory: train, measure and compare the paper's experiments, or your own."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What in-face training does to a network, in a minute: three methods on the bundled digits."""
+"""A demonstration of in-face training, in a minute: three methods on the bundled digits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Display = Callable[[str], AbstractContextManager[Callable[[Record], None]]]
 
 
 def settings(method: Method, seed: int) -> Settings:
-    """How the demonstration trains: chosen on held-out training data, for each method by itself.
+    """The settings of the demonstration; they were chosen on held-out training data, for each method separately.
 
     >>> settings("sgd", 0).epochs == settings("sfw-if", 0).epochs
     True
@@ -38,12 +38,12 @@ def settings(method: Method, seed: int) -> Settings:
 def demo(out: str | Path, display: Display, *, trials: int = 3) -> tuple[list[Run], Path]:
     """Train dense SGD, SFW and SFW-IF with several seeds, and compare them in a report.
 
-    A demonstration that was killed goes on where it was.
+    After a kill, the same call continues.
 
     Args:
-        out: the folder for the runs and the report.
-        display: makes, from what a run is called, a context that yields what ``train`` calls ``watch``.
-        trials: seeds of each method.
+        out: the folder of the runs and the report.
+        display: a context manager, called with the name of a run; it yields the ``watch`` of ``train``.
+        trials: the number of seeds per method.
 
     Returns:
         The runs, and the report.

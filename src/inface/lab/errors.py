@@ -1,4 +1,4 @@
-"""What can go wrong in the laboratory, and the exit code of the command line that it leads to."""
+"""The errors of the laboratory, with the exit codes of the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ArgumentError", "Broken", "Diverged", "LabError", "Occupied", "sugge
 
 
 class LabError(Exception):
-    """A file, a download or a run is not as it should be; the message is one line that names it.
+    """A file, a download or a run is damaged or missing; the message is one line that names it.
 
     >>> raise LabError("mnist/train-images-idx3-ubyte.gz: truncated")
     Traceback (most recent call last):
@@ -21,31 +21,31 @@ class LabError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        return printable(super().__str__())  # names of files may hold anything
+        return printable(super().__str__())  # file names may contain control characters
 
 
 class ArgumentError(LabError, ValueError):
-    """What was asked for cannot be: an unknown name, a value out of range."""
+    """A wrong argument: an unknown name, a value out of range."""
 
     exit_code = 2
 
 
 class Occupied(ArgumentError):  # noqa: N818 - what it is called
-    """The folder of a run in which another process is training."""
+    """Another process is training in the run folder."""
 
 
 class Broken(LabError):  # noqa: N818 - what it is
-    """A run that cannot be continued: its checkpoint is damaged, or its files do not belong together."""
+    """A run cannot be continued: its checkpoint is damaged, or its files do not belong together."""
 
 
 class Diverged(LabError, ArithmeticError):  # noqa: N818 - what it is called
-    """The loss is not finite any more."""
+    """The loss is no longer finite."""
 
     exit_code = 3
 
 
 def suggestion(wrong: str, known: Iterable[str]) -> str:
-    """A question to end a message with, if something known looks like what was written.
+    """The end of an error message: the known name that is most like the wrong one, if there is one.
 
     >>> suggestion("minst-mlp", ["mnist-mlp", "cifar10"])
     '; did you mean mnist-mlp?'

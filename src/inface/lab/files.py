@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and readers that name what is damaged."""
+"""Write files atomically, and read them with errors that name the file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """As :func:`inface.atomic.replacing`, in folders that are made on the way; what goes wrong is a LabError.
+    """:func:`inface.atomic.replacing`, which also creates the folders and raises a LabError.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -47,7 +47,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What goes wrong while a file is written, a full disk say, as an error that names it.
+    """Turn an OSError during writing, such as a full disk, into a LabError that names the file.
 
     >>> with writing(Path("log.txt")):
     ...     raise OSError(28, "No space left on device")
@@ -61,18 +61,18 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, all at once."""
+    """Write a text file, atomically."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write plain data as JSON, all at once."""
+    """Write plain data as JSON, atomically."""
     write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write tensors as safetensors, all at once."""
+    """Write tensors as safetensors, atomically."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -97,10 +97,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def each_line(path: Path, size: int | None = None) -> Iterator[dict[str, Any]]:
-    """The objects of a file with one JSON object a line, or of its first ``size`` bytes, one after the other.
-
-    A last line that was cut off does not count.
-    """
+    """The objects of a JSON Lines file, or of its first ``size`` bytes. An incomplete last line is skipped."""
     left = math.inf if size is None else size
     try:
         with path.open("rb") as file:
@@ -114,7 +111,7 @@ def each_line(path: Path, size: int | None = None) -> Iterator[dict[str, Any]]:
 
 
 def read_lines(path: Path, size: int | None = None) -> list[dict[str, Any]]:
-    """All that :func:`each_line` gives."""
+    """The objects of :func:`each_line`, as a list."""
     return list(each_line(path, size))
 
 
@@ -136,7 +133,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 - no mapping
+            names = file.keys()
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except OSError as error:
         raise LabError(f"{path}: cannot be read: {error.strerror or error}") from None
     except SafetensorError as error:
@@ -144,7 +142,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as safetensors takes them: dense in memory, no two in the same; only those that are not are copied."""
+    """The tensors as safetensors wants them: contiguous, and no two in the same storage. Others are copied."""
     apart: dict[str, Tensor] = {}
     taken: set[int] = set()
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""Memory that is kept: large arrays that come and go with every batch need not be fetched from the system each time."""
+"""Make glibc keep freed memory, so that the large arrays of each batch need no system calls."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import sys
 __all__ = ["keep_freed_memory"]
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-LARGE = 32 << 20  # the largest that glibc takes
+LARGE = 32 << 20  # the largest threshold that glibc accepts
 
 
 def keep_freed_memory() -> bool:
-    """Tell the allocator of this process to keep freed memory for the next array; whether there is one that listens.
+    """Make the allocator of this process keep freed memory; return whether it can.
 
-    Training convolutions is faster by it. For processes that do nothing else: the memory goes back when they end.
+    This speeds up the training of convolutions. The memory is returned when the process ends, so call it only in
+    processes that just train.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -231,13 +231,13 @@ def test_a_transfer_labelled_as_compressed_is_not_decompressed(server, tmp_path)
 
 
 def test_an_absurdly_long_file_is_refused_before_it_is_received(server, tmp_path):
-    with pytest.raises(LabError, match="1,000,000,000,000 bytes are too many"):
+    with pytest.raises(LabError, match="1,000,000,000,000 bytes, wanted at most"):
         fetch("mnist", tmp_path, sources=[server.remote("endless")])
 
 
 def test_a_file_without_a_length_is_not_received_without_end(server, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "MAX_BYTES", 100_000)
-    with pytest.raises(LabError, match="more than 100,000 bytes"):
+    with pytest.raises(LabError, match="wanted at most 100,000 bytes, got more"):
         fetch("mnist", tmp_path, sources=[server.remote("silent")])
 
 
@@ -271,7 +271,9 @@ def test_a_folder_that_cannot_be_written_is_named(server, tmp_path):
 
 
 def test_an_unknown_name_is_refused_with_a_suggestion(tmp_path):
-    with pytest.raises(ArgumentError, match=r"called cifar; wanted mnist or cifar10; did you mean cifar10\?"):
+    with pytest.raises(
+        ArgumentError, match=r"there is no download cifar; wanted mnist or cifar10; did you mean cifar10\?"
+    ):
         fetch("cifar", tmp_path)
 
 

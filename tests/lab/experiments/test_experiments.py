@@ -153,7 +153,7 @@ def test_radii_are_the_experiments_unless_they_are_given():
     assert resolve(Settings("mnist-mlp")).radius == (1.0, 10.0)
     assert resolve(Settings("mnist-mlp", radius=(0.5, 3.0))).radius == (0.5, 3.0)
     assert resolve(Settings("mnist-mlp", radius=(2.0,))).radius == (2.0, 2.0)
-    with pytest.raises(ArgumentError, match=r"radius: wanted 1 or 2 numbers, for fc1.weight, fc2.weight; got 3"):
+    with pytest.raises(ArgumentError, match=r"radius: wanted 1 or 2 numbers \(for fc1.weight, fc2.weight\), got 3"):
         resolve(Settings("mnist-mlp", radius=(1.0, 2.0, 3.0)))
     with pytest.raises(ArgumentError, match="radius: wanted numbers > 0, got 1 -2"):
         resolve(Settings("mnist-mlp", radius=(1.0, -2.0)))
@@ -288,7 +288,7 @@ def test_what_is_no_experiment_is_named(file, tmp_path):
     missing = tmp_path / "missing.py"
     with pytest.raises(ArgumentError, match=f"{missing}: there is no such file"):
         find(f"{missing}:mine")
-    with pytest.raises(ArgumentError, match=r"say which experiment, .*my_file.py:NAME; it has mine"):
+    with pytest.raises(ArgumentError, match=r"wanted the name of an experiment, .*my_file.py:NAME; it has mine"):
         find(str(file))
     with pytest.raises(ArgumentError, match=r"there is no experiment notes.txt:mine"):
         find("notes.txt:mine")

@@ -1,4 +1,4 @@
-"""The rivals of Frank-Wolfe training, checked step by step."""
+"""The baselines of Frank-Wolfe training, checked step by step."""
 
 from dataclasses import replace
 
@@ -146,15 +146,15 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path, method):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"keep": None}, r"keep: wanted a number in \(0, 1\], which the method needs, got None"),
+        ({"keep": None}, r"keep: the method \w+ needs it; wanted a number in \(0, 1\], got None"),
         ({"keep": 0.0}, r"keep: wanted a number in \(0, 1\]"),
         ({"keep": 1.5}, "keep: wanted"),
-        ({"method": "proximal"}, "shrinkage: wanted a number > 0, which the method needs, got None"),
+        ({"method": "proximal"}, "shrinkage: the method proximal needs it; wanted a number > 0, got None"),
         ({"weight_decay": -1.0}, "weight-decay: wanted a number >= 0, got -1.0"),
         ({"method": "proximal", "shrinkage": -1.0}, "shrinkage: wanted a number > 0"),
     ],
 )
-def test_what_a_rival_needs_is_asked_for(changes, words):
+def test_what_a_baseline_needs_is_asked_for(changes, words):
     with pytest.raises(ArgumentError, match=words):
         replace(BASE, **changes)
 
@@ -165,13 +165,13 @@ def test_what_a_method_does_not_read_is_left_out():
     assert resolve(BASE).keep == 0.05
 
 
-def test_rivals_on_the_command_line(tmp_path, capsys):
+def test_baselines_on_the_command_line(tmp_path, capsys):
     arguments = ["train", "digits", "--out", str(tmp_path / "run"), "--epochs", "1", "--threads", "1"]
     assert command([*arguments, "--method", "gradual", "--radius", "1", "2", "--keep", "0.1"]) == 2
     assert command([*arguments, "--method", "sgd", "--keep", "0.1"]) == 2
     assert command([*arguments, "--method", "gradual"]) == 2
     told = capsys.readouterr().err.splitlines()
-    assert told[0] == "inface: --radius means nothing to --method gradual"
-    assert told[1] == "inface: --keep means nothing to --method sgd"
-    assert "which the method needs" in told[2]
+    assert told[0] == "inface: --method gradual does not use --radius"
+    assert told[1] == "inface: --method sgd does not use --keep"
+    assert "the method gradual needs it" in told[2]
     assert command([*arguments, "--method", "gradual", "--keep", "0.1"]) == 0

@@ -248,7 +248,7 @@ def test_what_safetensors_itself_left_is_removed_and_nothing_else_of_such_a_name
 def test_nothing_is_removed_from_a_folder_that_is_not_a_runs(tmp_path):
     (tmp_path / ".tmpAb3dE9").write_bytes(b"")
     (tmp_path / "config.json").write_text('{"name": "something else"}')
-    with pytest.raises(ArgumentError, match="something else"):
+    with pytest.raises(ArgumentError, match="not a run folder"):
         train(SGD, tmp_path, overwrite=True)
     assert (tmp_path / ".tmpAb3dE9").exists()
 
@@ -266,7 +266,7 @@ def test_a_second_process_is_refused_while_the_first_one_trains(tmp_path, start,
         time.sleep(0.01)
     for more in ((), ("--resume",), ("--overwrite",)):
         assert run_command(arguments(IF, place, *more)) == 2
-        assert capsys.readouterr().err == f"inface: {place}: another process is training there\n"
+        assert capsys.readouterr().err == f"inface: {place}: is locked: another process is training there\n"
     process.kill()
     assert was_killed(process)
     assert_same(train(IF, place, resume=True), whole["sfw-if"])
@@ -318,7 +318,9 @@ def test_records_that_are_fewer_than_the_checkpoint_continues_are_named_and_noth
     records, found = stopped.metrics_file.read_bytes(), stopped.checkpoint_file.read_bytes()
     for left in (records[:200], None):
         stopped.metrics_file.unlink() if left is None else stopped.metrics_file.write_bytes(left)
-        told = f"{stopped.metrics_file}: has {len(left or '')} bytes, wanted at least [0-9]+: .*--overwrite starts it again"
+        told = (
+            f"{stopped.metrics_file}: has {len(left or '')} bytes, wanted at least [0-9]+: .*--overwrite starts again"
+        )
         with pytest.raises(Broken, match=told):
             train(IF, stopped.path, resume=True)
         assert stopped.checkpoint_file.read_bytes() == found
@@ -328,7 +330,7 @@ def test_records_that_are_damaged_are_named_with_the_line_and_those_after_the_ch
     records = stopped.metrics_file.read_bytes()
     lines = records.splitlines(keepends=True)
     stopped.metrics_file.write_bytes(b"".join([lines[0], b"\0" * len(lines[1]), *lines[2:]]))
-    with pytest.raises(Broken, match=f"{stopped.metrics_file}: line 2 is not JSON: .*--overwrite starts it again"):
+    with pytest.raises(Broken, match=f"{stopped.metrics_file}: line 2 is not JSON: .*--overwrite starts again"):
         train(IF, stopped.path, resume=True)
     stopped.metrics_file.write_bytes(records + b"\0" * 100 + b"\n")
     assert train(IF, stopped.path, resume=True).finished
@@ -379,13 +381,13 @@ def test_a_run_is_not_continued_with_other_settings(stopped, changes, setting):
     before = stopped.checkpoint_file.read_bytes()
     with pytest.raises(ArgumentError) as error:
         train(replace(IF, **changes), stopped.path, resume=True)
-    assert str(error.value) == f"{stopped.path}: was begun with {setting}; --overwrite starts it again"
+    assert str(error.value) == f"{stopped.path}: was started with {setting}; --overwrite starts again"
     assert stopped.checkpoint_file.read_bytes() == before
 
 
 def test_the_command_line_ends_with_code_2_on_other_settings(stopped, capsys):
     assert run_command(["train", "--out", str(stopped.path), "--resume", "--lr", "0.3"]) == 2
-    assert "was begun with lr 0.1, wanted 0.3" in capsys.readouterr().err
+    assert "was started with lr 0.1, wanted 0.3" in capsys.readouterr().err
 
 
 def test_threads_that_are_left_open_are_those_of_the_run(stopped, whole):
@@ -404,9 +406,7 @@ def test_a_file_that_has_changed_since_is_another_experiment(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(settings, tmp_path / "run", watch=leave)
     file.write_text("from inface.lab.experiments.builtin import digits\nmine = digits()  # otherwise\n")
-    with pytest.raises(
-        ArgumentError, match=f"{file}: has changed since .*run was begun; --overwrite starts it again, "
-    ):
+    with pytest.raises(ArgumentError, match=f"{file}: has changed since .*run was started; --overwrite starts again, "):
         train(settings, tmp_path / "run", resume=True)
 
 
@@ -428,7 +428,7 @@ def test_a_run_is_only_thrown_away_when_asked(tmp_path, stopped, capsys):
         files = {file.name: file.read_bytes() for file in place.glob("[!.]*")}
         weights = Run(place).weights() if Run(place).finished else {}
         assert run_command(arguments(settings, place)) == 2
-        expected = f"inface: {place}: already holds a run; --resume continues it, --overwrite throws it away\n"
+        expected = f"inface: {place}: already holds a run; --resume continues it, --overwrite deletes it\n"
         assert capsys.readouterr().err == expected
         assert files == {file.name: file.read_bytes() for file in place.glob("[!.]*")}
         other = train(replace(settings, seed=1), place, overwrite=True)

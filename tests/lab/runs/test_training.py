@@ -670,7 +670,7 @@ def test_weights_that_are_not_finite_are_named_with_their_file(tmp_path):
 
 
 def test_a_split_must_have_as_many_inputs_as_targets():
-    with pytest.raises(ArgumentError, match="wanted as many inputs as targets and at least one, got 2 and 3"):
+    with pytest.raises(ArgumentError, match="wanted equally many inputs and targets, at least one, got 2 and 3"):
         Split(torch.zeros(2, 1), torch.zeros(3))
 
 
@@ -683,7 +683,9 @@ def test_a_network_that_its_last_step_destroyed_is_not_called_a_result(tmp_path)
 def test_what_an_earlier_run_left_is_not_taken_for_this_one(tmp_path):
     train(Settings("digits", epochs=1, threads=1), tmp_path)
     (tmp_path / "config.json").unlink()
-    with pytest.raises(ArgumentError, match=r"holds summary.json, model.safetensors, metrics.jsonl of something else"):
+    with pytest.raises(
+        ArgumentError, match=r"not a run folder \(found summary.json, model.safetensors, metrics.jsonl\)"
+    ):
         train(Settings("digits", epochs=2, threads=1), tmp_path, resume=True)
 
 
@@ -692,7 +694,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, overwrite):
     """Such as the folder of a model from elsewhere, which has files of the same names."""
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_text('{"architectures": ["Bert"]}')
-    with pytest.raises(ArgumentError, match=r"holds model.safetensors, config.json of something else"):
+    with pytest.raises(ArgumentError, match=r"not a run folder \(found model.safetensors, config.json\)"):
         train(Settings("digits", epochs=1), tmp_path, overwrite=overwrite)
     assert (tmp_path / "config.json").read_text() == '{"architectures": ["Bert"]}'
 
@@ -726,7 +728,7 @@ def test_a_run_is_not_continued_on_other_data(tmp_path):
 
 @pytest.mark.parametrize(("outputs", "targets"), [((7, 1), (7,)), ((7,), (7, 1)), ((7, 2), (7, 1))])
 def test_the_mean_squared_error_is_of_equal_shapes(outputs, targets):
-    with pytest.raises(ArgumentError, match="MSE: wanted outputs of the targets' shape"):
+    with pytest.raises(ArgumentError, match="MSE: wanted outputs in the shape of the targets"):
         mean_squared_error.total(torch.zeros(outputs), torch.zeros(targets))
 
 
@@ -755,7 +757,7 @@ def test_settings_of_a_wrong_kind_are_named(given, words):
 
 def test_a_file_cannot_be_the_folder_of_a_run(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ArgumentError, match="cannot be the folder of a run"):
+    with pytest.raises(ArgumentError, match="cannot be used as a run folder"):
         train(Settings("digits", epochs=1), tmp_path / "file")
 
 

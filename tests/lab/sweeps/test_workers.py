@@ -13,7 +13,7 @@ import pytest
 
 from inface.lab import LabError, Run, Settings, train
 from inface.lab.runs import checkpoint as plain
-from inface.lab.runs.lock import claimed
+from inface.lab.runs.lock import locked
 from inface.lab.sweeps import Grid, Plan, sweep, trials
 from inface.lab.sweeps.runner import _progress
 from inface.lab.sweeps.study import Place, open_study
@@ -204,7 +204,7 @@ def test_a_worker_that_was_suspended_drops_its_trial_and_nobody_fails(plan):
 
 def test_a_setting_whose_folder_is_occupied_is_tried_when_it_is_free(plan):
     study = study_of(plan)
-    with claimed(plan.folder(min(plan.points()))):
+    with locked(plan.folder(min(plan.points()))):
         worker = forked(lambda: tune(plan))
         wait_for(lambda: any("handed back" in trial.user_attrs for trial in study.trials))
     assert ended(worker) == [0]
@@ -316,9 +316,9 @@ def test_a_setting_that_kills_its_workers_ends_the_sweep_and_is_named(plan, monk
     with pytest.raises(LabError) as caught:
         sweep(plan)
     told = str(caught.value)
-    assert "a worker was killed by SIGKILL at lr 0.25, momentum 0.5, as 2 were before it" in told
+    assert "a worker was killed by SIGKILL at lr 0.25, momentum 0.5, 3 times without progress" in told
     assert "\n" not in told
-    line = "inface: a worker was killed by SIGKILL at lr 0.25, momentum 0.5; another takes its place\n"
+    line = "inface: a worker was killed by SIGKILL at lr 0.25, momentum 0.5; another one continues\n"
     assert capfd.readouterr().err == 2 * line
     monkeypatch.delenv("KILL_AT")
     tune(plan)  # it goes on

@@ -1,8 +1,9 @@
-"""What is trained: data, networks and the sets their layers live in."""
+"""Experiments: data, networks, and the sets that constrain their layers."""
 
 from typing import Literal
 
-__all__ = ["EXPERIMENTS", "Activation"]
+__all__ = ["EXPERIMENTS", "Activation", "MeasuredOn"]
 
 EXPERIMENTS = ("mnist-mlp", "mnist-conv", "cifar10", "synthetic", "digits")
 Activation = Literal["relu", "sigmoid"]
+MeasuredOn = Literal["test", "validation"]

@@ -1,4 +1,4 @@
-"""The five built-in experiments, and how any experiment is found by its name."""
+"""The five built-in experiments, and how to find an experiment by name."""
 
 from __future__ import annotations
 
@@ -92,10 +92,10 @@ BUILT_IN: dict[str, Callable[..., Experiment]] = dict(
 
 
 def find(name: str, options: Mapping[str, Any] | None = None, *, source: str | None = None) -> Experiment:
-    """The experiment of a name: a built-in one, or ``path/to/file.py:name``.
+    """Find an experiment by name: a built-in one, or ``path/to/file.py:name``.
 
-    What the name stands for is an :class:`Experiment`, or a function of that file that returns one; then ``options`` are
-    its arguments, as values or as text. The file is imported, so its code runs; with ``source``, only if that is its SHA-256.
+    The name in a file is an :class:`Experiment`, or a function that returns one. ``options`` are the arguments of that
+    function, as values or as text. The file is imported, so its code runs. With ``source``, it must have that SHA-256.
 
     >>> find("synthetic", {"edges": "5", "activation": "relu"}).sets["fc1.weight"]
     L1Ball(radius=5.0, per='output')
@@ -112,7 +112,7 @@ def find(name: str, options: Mapping[str, Any] | None = None, *, source: str | N
     try:
         experiment = found(**arguments)
     except ValueError as error:
-        if name not in BUILT_IN:  # the error of somebody's own function, with its traceback
+        if name not in BUILT_IN:  # the user's own function: show the traceback
             raise
         raise ArgumentError(f"{name}: {error}") from None
     if not isinstance(experiment, Experiment):
@@ -121,7 +121,7 @@ def find(name: str, options: Mapping[str, Any] | None = None, *, source: str | N
 
 
 def options_of(name: str, options: Mapping[str, Any] | None = None, *, source: str | None = None) -> dict[str, Any]:
-    """All options of an experiment: those given, as values of their kinds, and the others' defaults; ``source`` as in find.
+    """All options of an experiment, converted to their types, with defaults; ``source`` is that of :func:`find`.
 
     >>> options_of("synthetic", {"edges": "5"})
     {'edges': 5, 'snr': 10.0, 'activation': 'sigmoid', 'trial': 0, 'samples': 100000}
@@ -153,5 +153,5 @@ def _named(name: str, source: str | None) -> Experiment | Callable[..., Any]:
     ]
     listed = f"; it has {', '.join(known) or 'none'}"
     if not attribute:
-        raise ArgumentError(f"{file}: say which experiment, {file}:NAME{listed}")
+        raise ArgumentError(f"{file}: wanted the name of an experiment, {file}:NAME{listed}")
     raise ArgumentError(f"{file}: has no experiment {attribute}{suggestion(attribute, known) or listed}")

@@ -1,4 +1,4 @@
-"""What an experiment is: data, a network, which of its layers live in which sets, a loss, a metric."""
+"""An experiment: data, a network, the sets that constrain its layers, a loss, a metric."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from inface.lab.errors import ArgumentError
 from inface.sets import Set
 
+from . import MeasuredOn
+
 __all__ = ["Data", "Experiment", "Metric", "Split", "accuracy", "mean_squared_error"]
 
 
 @dataclass(frozen=True)
 class Split:
-    """Inputs and targets, one row each per sample, whole in memory.
+    """Inputs and targets in memory, one row of each per sample.
 
     >>> import torch
     >>> split = Split(torch.zeros(5, 3), torch.zeros(5, dtype=torch.long))
@@ -32,7 +34,8 @@ class Split:
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.targets) or not len(self.inputs):
             raise ArgumentError(
-                f"Split: wanted as many inputs as targets and at least one, got {len(self.inputs)} and {len(self.targets)}"
+                f"Split: wanted equally many inputs and targets, at least one, "
+                f"got {len(self.inputs)} and {len(self.targets)}"
             )
 
     def __len__(self) -> int:
@@ -47,14 +50,15 @@ class Data:
     """The samples of an experiment.
 
     Attributes:
-        train: what is trained on.
-        test: what final results are measured on.
-        validation: what settings are chosen on, if it is a split of its own.
-        held_out: otherwise, how many of the last training samples are held out to choose settings on.
-        image: channels, height and width of an input, where the first layer is to be drawn as images.
+        train: the training samples.
+        test: the test samples, for final results.
+        validation: the validation samples, for choosing settings; None to hold out training samples instead.
+        held_out: without ``validation``, the number of training samples at the end that are held out.
+        image: channels, height and width of an input; reports then draw the first layer as images.
 
     >>> import torch
-    >>> data = Data(train=Split(torch.zeros(5, 3), torch.zeros(5)), test=Split(torch.zeros(2, 3), torch.zeros(2)), held_out=1)
+    >>> train, test = Split(torch.zeros(5, 3), torch.zeros(5)), Split(torch.zeros(2, 3), torch.zeros(2))
+    >>> data = Data(train, test, held_out=1)
     >>> train, validation = data.parts("validation")
     >>> len(train), len(validation), len(data.parts("test")[0])
     (4, 1, 5)
@@ -70,27 +74,27 @@ class Data:
         if not 0 <= self.held_out < len(self.train):
             raise ArgumentError(f"Data: held_out must be in [0, {len(self.train)}), got {self.held_out}")
 
-    def parts(self, measured_on: Literal["test", "validation"]) -> tuple[Split, Split]:
-        """What to train on, and what to measure on: test data never meets a choice of settings."""
+    def parts(self, measured_on: MeasuredOn) -> tuple[Split, Split]:
+        """The split to train on, and the split to measure on."""
         if measured_on == "test":
             return self.train, self.test
         if self.validation is not None:
             return self.train, self.validation
         if not self.held_out:
-            raise ArgumentError("has no validation data (--validate); its Data needs validation= or held_out=")
+            raise ArgumentError("has no validation data for --validate; give its Data validation= or held_out=")
         return self.train[: -self.held_out], self.train[-self.held_out :]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a network is judged by.
+    """A measure of the quality of a network, such as accuracy.
 
     Attributes:
-        name: what tables and axes call it.
-        total: from outputs and targets, the sum of it over the samples; the metric is the mean.
-        unit: what follows its numbers.
-        better: which way is better.
-        scale: what the mean is multiplied with.
+        name: its name in tables and on axes.
+        total: a function of outputs and targets that returns the sum over the samples; the metric is the mean.
+        unit: the unit after its numbers.
+        better: whether higher or lower values are better.
+        scale: a factor of the mean.
     """
 
     name: str
@@ -107,7 +111,7 @@ def _correct(outputs: Tensor, targets: Tensor) -> Tensor:
 def _squares(outputs: Tensor, targets: Tensor) -> Tensor:
     if outputs.shape != targets.shape:
         raise ArgumentError(
-            f"MSE: wanted outputs of the targets' shape {tuple(targets.shape)}, got {tuple(outputs.shape)}"
+            f"MSE: wanted outputs in the shape of the targets, {tuple(targets.shape)}, got {tuple(outputs.shape)}"
         )
     return (outputs - targets).square().reshape(len(targets), -1).mean(1).sum()
 
@@ -121,14 +125,13 @@ class Experiment:
     """One network on one data set.
 
     Attributes:
-        data: loads the samples; it is given the data folder, which it may ignore.
-        model: makes the network, with PyTorch's own initialisation.
-        sets: from parameter names (or globs) to the set that each lives in; the rest of the network is free. In this
-            order they are layer 1, layer 2, ... of every table, and ``--radius`` gives their radii,
-            ``--constrained-lr`` their learning rates.
-        loss: of outputs and targets, a mean over the samples.
-        metric: what the network is judged by.
-        defaults: settings of its runs, such as ``{"epochs": 100}``, where the command line says nothing else.
+        data: a function that loads the samples. Its argument is the data folder.
+        model: a function that makes the network, with PyTorch's own initialisation.
+        sets: the constraints: parameter names (or globs) and their sets. All other parameters are free. The order is
+            that of layer 1, layer 2, ... in tables, and of the values of ``--radius`` and ``--constrained-lr``.
+        loss: a function of outputs and targets, the mean over the samples.
+        metric: how the network is judged.
+        defaults: defaults of its settings, such as ``{"epochs": 100}``; the command line overrides them.
 
     >>> import torch
     >>> from inface.sets import L1Ball
@@ -154,7 +157,7 @@ class Experiment:
                 raise ArgumentError(f'Experiment: sets["{name}"] must be a set, such as L1Ball(1.0), got {set_!r}')
 
     def with_radii(self, radii: Sequence[float]) -> Experiment:
-        """The same experiment with other radii: one for all constrained layers, or one for each."""
+        """The same experiment with other radii: one for all constrained layers, or one per layer."""
         each = self.each("radius", radii)
         if not all(0 < radius < math.inf for radius in radii):
             raise ArgumentError(f"radius: wanted numbers > 0, got {' '.join(f'{radius:g}' for radius in radii)}")
@@ -162,10 +165,10 @@ class Experiment:
         return replace(self, sets=sets)
 
     def each(self, name: str, numbers: Sequence[float]) -> list[float]:
-        """One number for each constrained layer, of a setting that has one for all or one for each."""
+        """One number per constrained layer, from a setting that has one for all or one per layer."""
         layers = len(self.sets)
         if len(numbers) not in (1, layers):
             wanted = "1" if layers < 2 else f"1 or {layers}"
             told = ", ".join(self.sets) or "no constrained layer"
-            raise ArgumentError(f"{name}: wanted {wanted} numbers, for {told}; got {len(numbers)}")
+            raise ArgumentError(f"{name}: wanted {wanted} numbers (for {told}), got {len(numbers)}")
         return list(numbers) * layers if len(numbers) == 1 else list(numbers)

@@ -61,5 +61,5 @@ def _dense(*widths: int) -> OrderedDict[str, nn.Module]:
 
 
 def _fast(model: nn.Sequential) -> nn.Sequential:
-    """The network with its filters in the order of memory in which convolutions and pooling are fast on a CPU."""
+    """The network in the memory format in which convolutions and pooling are fast on a CPU."""
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

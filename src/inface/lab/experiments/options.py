@@ -1,4 +1,4 @@
-"""Options given as text, as the arguments of a function."""
+"""Convert options given as text to the arguments of a function."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["bind"]
 
 
 def bind(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as the arguments of a function: each of the kind of its annotation, or else of its default.
+    """Convert options to arguments of a function, by its annotations or else by the types of its defaults.
 
     Args:
-        name: what the function is called in messages.
-        function: what is to be called.
-        options: values, or text.
+        name: the name of the experiment, for error messages.
+        function: the function.
+        options: the options, as values or as text.
 
     >>> def make(edges: int = 3, kind: Literal["relu", "sigmoid"] = "relu"): ...
     >>> bind("mine", make, {"edges": "5"})
@@ -54,7 +54,7 @@ def _kind(parameter: inspect.Parameter) -> Any:
 
 
 def _converted(value: Any, kind: Any) -> Any:
-    """The value, of that kind; a ValueError says what was wanted."""
+    """The value converted to a type; the ValueError says what was wanted."""
     if isinstance(kind, UnionType) or get_origin(kind) is Union:
         if value in (None, "none"):
             return None
@@ -72,7 +72,7 @@ def _converted(value: Any, kind: Any) -> Any:
     if kind in (int, float):
         return _number(value, kind)
     if kind is not str:
-        raise ValueError(f"a function whose option is an int, float, bool, str or Literal, found {kind}")
+        raise ValueError(f"an annotation int, float, bool, str or Literal, got {kind}")
     return str(value)
 
 

@@ -1,4 +1,4 @@
-"""The Python files of experiments of one's own: compared with the SHA-256 that is wanted, and only then imported."""
+"""Python files of your own experiments: the SHA-256 is checked before a file is imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["file_in", "load", "source_of"]
 
 
 def file_in(experiment: str) -> Path | None:
-    """The file of ``path/to/file.py:name``, and None of a built-in name.
+    """The file of ``path/to/file.py:name``; None for a built-in name.
 
     >>> file_in("nets/mine.py:deep").as_posix(), file_in("digits")
     ('nets/mine.py', None)
@@ -25,7 +25,7 @@ def file_in(experiment: str) -> Path | None:
 
 
 def source_of(experiment: str, wanted: str | None = None) -> str | None:
-    """The SHA-256 of the file that an experiment is written in, which must be the one wanted, if one is; None of a built-in.
+    """The SHA-256 of the file of an experiment; None for a built-in one. An error if another one is ``wanted``.
 
     >>> source_of("digits")
     >>> source_of("no-such-file.py:mine")
@@ -37,7 +37,7 @@ def source_of(experiment: str, wanted: str | None = None) -> str | None:
 
 
 def load(file: Path, wanted: str | None = None) -> ModuleType:
-    """The file as a module; what is executed are the bytes that were compared, never a cached file of Python."""
+    """Import the file. The bytes that were checked are executed, never Python's cached bytecode."""
     contents = _contents(file, wanted)
     path = file.resolve()
     digest = hashlib.sha256(bytes(path) + contents).hexdigest()
@@ -50,7 +50,7 @@ def load(file: Path, wanted: str | None = None) -> ModuleType:
     sys.modules[key] = module
     paths = list(sys.path)
     if str(path.parent) not in paths:
-        sys.path.insert(0, str(path.parent))  # what lies beside the file can be imported by it, as when Python runs it
+        sys.path.insert(0, str(path.parent))  # so that the file can import its neighbours, as when Python runs it
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -61,7 +61,7 @@ def load(file: Path, wanted: str | None = None) -> ModuleType:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Runs contents that were read already."""
+    """A loader that executes contents that are already read."""
 
     def __init__(self, name: str, path: str, contents: bytes) -> None:
         super().__init__(name, path)

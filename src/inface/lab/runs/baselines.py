@@ -1,4 +1,4 @@
-"""Rivals: SGD that is pruned at the end, pruned little by little, or shrunk; each as an optimizer, so that it trains like any."""
+"""Baselines, each an optimizer: magnitude pruning, gradual pruning, proximal SGD."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["ProximalSGD", "PrunedSGD"]
 
 
 class PrunedSGD(torch.optim.SGD):
-    """SGD under which some layers keep fewer and fewer of their edges: magnitude pruning while training.
+    """SGD with magnitude pruning of some layers during training.
 
-    Between the fractions ``begin`` and ``end`` of the gradients, the part of the edges that stays falls from 1 to
-    ``keep``, as ``keep + (1 - keep) (1 - progress)^3`` (M. Zhu, S. Gupta, 2017); with ``begin == end`` it falls at once.
-    Every ``every`` gradients the smallest edges of each layer are set to zero, and they stay zero.
+    Between the fractions ``begin`` and ``end`` of the gradients, the density falls from 1 to ``keep``, as
+    ``keep + (1 - keep) (1 - progress)^3`` (M. Zhu, S. Gupta, 2017); with ``begin == end`` it falls at once.
+    Every ``every`` gradients the smallest edges of each layer are set to zero. They stay zero.
 
     Args:
         params: the parameters of the network.
         layers: those to prune.
         lr: the learning rate.
-        momentum: torch's.
-        weight_decay: torch's.
-        keep: the part of the edges that stays in the end.
-        total: the number of gradients.
-        begin: when pruning begins, as a fraction of them.
-        end: when it ends.
+        momentum: as in ``torch.optim.SGD``.
+        weight_decay: as in ``torch.optim.SGD``.
+        keep: the density at the end: the part of the edges that is kept.
+        total: the number of gradients of the run.
+        begin: the fraction of the gradients after which pruning begins.
+        end: the fraction of the gradients after which pruning ends.
         every: gradients between two prunings.
 
     >>> import torch
@@ -57,10 +57,10 @@ class PrunedSGD(torch.optim.SGD):
         super().__init__(list(params), lr=lr, momentum=momentum, weight_decay=weight_decay, foreach=True)
         self.layers = list(layers)
         self.keep, self.total, self.begin, self.end, self.every = keep, total, begin, end, every
-        self.param_groups[0]["taken"] = 0  # where a checkpoint keeps it
+        self.param_groups[0]["taken"] = 0  # gradients so far; here, so that checkpoints hold it
 
     def density(self, taken: int) -> float:
-        """The part of the edges that stays after so many gradients."""
+        """The part of the edges that is kept after ``taken`` gradients."""
         done = taken / self.total
         if done < self.begin:
             return 1.0
@@ -71,7 +71,7 @@ class PrunedSGD(torch.optim.SGD):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """SGD's step; then zero what is pruned."""
+        """Take SGD's step, then set the pruned edges to zero."""
         loss = super().step(closure)
         group = self.param_groups[0]
         group["taken"] += 1
@@ -87,7 +87,7 @@ class PrunedSGD(torch.optim.SGD):
 
         state = self.state[p]
         mask = state.setdefault("mask", torch.ones_like(p))
-        p.mul_(mask)  # the step has moved what is pruned, too
+        p.mul_(mask)  # SGD's step has moved the pruned edges
         if anew or bool(mask.all()):
             amount = p.numel() - max(1, round(density * p.numel()))
             state["mask"] = L1Unstructured(amount).compute_mask(p, mask)
@@ -95,16 +95,16 @@ class PrunedSGD(torch.optim.SGD):
 
 
 class ProximalSGD(torch.optim.SGD):
-    """SGD with an l1 penalty on some layers, by soft-thresholding after every step: its zeros are exact.
+    """SGD with an l1 penalty on some layers: soft-thresholding after every step, which gives exact zeros.
 
     Args:
         params: the parameters of the network.
         layers: those to shrink.
         lr: the learning rate.
-        momentum: torch's.
-        weight_decay: torch's.
-        shrinkage: the weight of the penalty beside the loss. A step moves every edge towards zero by
-            ``lr * shrinkage / (1 - momentum)``, as far as a constant gradient of that size would.
+        momentum: as in ``torch.optim.SGD``.
+        weight_decay: as in ``torch.optim.SGD``.
+        shrinkage: the weight of the penalty. A step moves every edge towards zero by
+            ``lr * shrinkage / (1 - momentum)``, as far as a constant gradient of size ``shrinkage`` would.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.tensor([[0.5, -0.05]]))
@@ -131,7 +131,7 @@ class ProximalSGD(torch.optim.SGD):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """SGD's step; then the penalty's."""
+        """Take SGD's step, then soft-threshold."""
         loss = super().step(closure)
         group = self.param_groups[0]
         for p in self.layers:

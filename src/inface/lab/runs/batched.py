@@ -1,4 +1,4 @@
-"""Networks of one shape, computed all at once: perceptrons by batched matrix products, others by ``vmap``."""
+"""Compute networks of one shape at once: perceptrons by batched matrix products, others by ``vmap``."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ Weights = Mapping[str, nn.Parameter]
 
 
 class Batched(Protocol):
-    """How several networks compute; their parameters of one name lie in one tensor, the rows of each below each other.
+    """Several networks; their parameters of one name are concatenated along the rows.
 
     Inputs and targets are the same for all networks (``shared``), or have a first dimension for the networks.
     """
 
     def outputs(self, weights: Weights, inputs: Tensor, *, shared: bool) -> Tensor:
-        """What the networks give, of shape (networks, samples, ...); nothing is recorded for gradients."""
+        """The outputs, of shape (networks, samples, ...), without gradients."""
 
     def descend(self, weights: Weights, inputs: Tensor, targets: Tensor, *, shared: bool) -> Tensor:
-        """The loss of each network; its gradients are then in the ``grad`` of the weights."""
+        """Compute the gradients into the ``grad`` of the weights; return the loss of each network."""
 
 
 def batched(model: nn.Module, loss: Loss, count: int, inputs: Tensor) -> Batched:
-    """How ``count`` networks like ``model`` compute fastest on such inputs.
+    """The fastest way to compute ``count`` networks like ``model`` on such inputs.
 
     >>> from inface.lab.experiments.models import mnist_conv, perceptron
     >>> loss, images = nn.functional.cross_entropy, torch.zeros(1, 1, 28, 28)
-    >>> type(batched(perceptron(784, 32, 10), loss, 8, images)).__name__, type(batched(mnist_conv(), loss, 8, images)).__name__
-    ('Perceptrons', 'Vmapped')
+    >>> [type(batched(model, loss, 8, images)).__name__ for model in (perceptron(784, 32, 10), mnist_conv())]
+    ['Perceptrons', 'Vmapped']
     """
     layers = _dense_layers(model, inputs.ndim)
     return Vmapped(model, loss, count) if layers is None else Perceptrons(layers, loss, count)
 
 
 class Vmapped:
-    """Any network."""
+    """Any network, by ``torch.func.vmap``."""
 
     def __init__(self, model: nn.Module, loss: Loss, count: int) -> None:
         self.model, self.loss, self.count = model, loss, count
@@ -80,7 +80,7 @@ class Dense:
     activation: type[nn.Module] | None = None
 
 
-# Of each activation, the function and its gradient, both in place; gradients are made of the function's values.
+# Each activation and its gradient, both in place. The gradient is computed from the values of the activation.
 IN_PLACE: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
     nn.ReLU: (torch.relu_, lambda d, h: torch.ops.aten.threshold_backward.grad_input(d, h, 0, grad_input=d)),
     nn.Sigmoid: (torch.sigmoid_, lambda d, h: torch.ops.aten.sigmoid_backward.grad_input(d, h, grad_input=d)),
@@ -88,25 +88,25 @@ IN_PLACE: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tens
 }
 
 
-class _Rooms:
-    """Memory by name and shape, used again at every step: fetched anew from the system, it makes one a third longer."""
+class _Buffers:
+    """Tensors by name and shape, reused at every step. Allocating them anew would make a step a third slower."""
 
     def __init__(self) -> None:
-        self.taken: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+        self.known: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
     def __call__(self, name: str, like: Tensor, *shape: int) -> Tensor:
         key = (name, shape)
-        if key not in self.taken:
-            self.taken[key] = torch.empty(shape, dtype=like.dtype)
-        return self.taken[key]
+        if key not in self.known:
+            self.known[key] = torch.empty(shape, dtype=like.dtype)
+        return self.known[key]
 
 
 class Perceptrons:
     """Linear layers with activations between them.
 
-    Nodes come before samples, (networks, nodes, samples): the first layer of all networks on the same samples is then
-    one product of two matrices, ``W x``, and every other layer a batch of them. Gradients are written out, which
-    saves a tenth of autograd's time, and everything is computed in the same memory at every step.
+    Values have the shape (networks, nodes, samples). On shared samples the first layer of all networks is then one
+    matrix product, ``W x``; every other layer is a batch of products. Gradients are computed by hand, which saves a
+    tenth of autograd's time. Buffers are reused at every step.
 
     >>> loss = nn.functional.mse_loss
     >>> weights = {"fc.weight": nn.Parameter(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))}  # of two networks
@@ -120,15 +120,15 @@ class Perceptrons:
 
     def __init__(self, layers: list[Dense], loss: Loss, count: int) -> None:
         self.layers, self.loss, self.count = layers, loss, count
-        self.rooms = _Rooms()
+        self.buffers = _Buffers()
 
     @torch.no_grad()
     def outputs(self, weights: Weights, inputs: Tensor, *, shared: bool) -> Tensor:
-        return self._forward(weights, inputs, shared, _Rooms())[-1].mT
+        return self._forward(weights, inputs, shared, _Buffers())[-1].mT
 
     @torch.no_grad()
     def descend(self, weights: Weights, inputs: Tensor, targets: Tensor, *, shared: bool) -> Tensor:
-        values = self._forward(weights, inputs, shared, self.rooms)
+        values = self._forward(weights, inputs, shared, self.buffers)
         losses, d = self._losses(values[-1], targets, shared)
         for layer, x, h in reversed(list(zip(self.layers, values, values[1:], strict=False))):
             if layer.activation is not None:
@@ -136,22 +136,22 @@ class Perceptrons:
             if layer.bias is not None:
                 weights[layer.bias].grad = d.sum(2).flatten()
             weight = weights[layer.weight]
-            weight.grad = gradient = self.rooms(f"gradient of {layer.weight}", weight, *weight.shape)
+            weight.grad = gradient = self.buffers(f"gradient of {layer.weight}", weight, *weight.shape)
             if x.ndim == 2:
                 torch.mm(d.flatten(0, 1), x.T, out=gradient)
             else:
                 torch.bmm(d, x.mT, out=self._own(gradient))
             if x is not values[0]:
-                own, room = self._own(weight).mT, self.rooms(f"before {layer.weight}", x, *x.shape)
-                d = torch.mul(own, d, out=room) if own.shape[2] == 1 else torch.bmm(own, d, out=room)
+                own, out = self._own(weight).mT, self.buffers(f"before {layer.weight}", x, *x.shape)
+                d = torch.mul(own, d, out=out) if own.shape[2] == 1 else torch.bmm(own, d, out=out)
         return losses
 
-    def _forward(self, weights: Weights, inputs: Tensor, shared: bool, rooms: _Rooms) -> list[Tensor]:
-        """The inputs, and the values of every layer, samples last."""
+    def _forward(self, weights: Weights, inputs: Tensor, shared: bool, buffers: _Buffers) -> list[Tensor]:
+        """The inputs and the values of every layer; samples are the last dimension."""
         values = [inputs.flatten(1).T if shared else inputs.flatten(2).mT]
         for layer in self.layers:
             weight, x = weights[layer.weight], values[-1]
-            h = rooms(f"after {layer.weight}", weight, self.count, len(weight) // self.count, x.shape[-1])
+            h = buffers(f"after {layer.weight}", weight, self.count, len(weight) // self.count, x.shape[-1])
             if x.ndim == 2:
                 torch.mm(weight, x, out=h.flatten(0, 1))
             else:
@@ -166,7 +166,7 @@ class Perceptrons:
         return weight.view(self.count, -1, *weight.shape[1:])
 
     def _losses(self, outputs: Tensor, targets: Tensor, shared: bool) -> tuple[Tensor, Tensor]:
-        """The losses, and their gradients by the outputs."""
+        """The losses, and their gradients with respect to the outputs."""
         if self.loss is nn.functional.mse_loss and targets.mT.shape[-2:] == outputs.shape[1:]:
             d = (outputs - targets.mT).flatten(1)
             return d.square().mean(1), d.mul_(2 / d.shape[1]).view_as(outputs)
@@ -182,7 +182,7 @@ class Perceptrons:
 
 
 def _dense_layers(model: nn.Module, dimensions: int) -> list[Dense] | None:
-    """The layers of a sequence of linear layers and activations, on vectors or flattened inputs; None of anything else."""
+    """The layers of an ``nn.Sequential`` of linear layers and activations on flat inputs; None for other networks."""
     if type(model) is not nn.Sequential:
         return None
     layers: list[Dense] = []
@@ -195,5 +195,5 @@ def _dense_layers(model: nn.Module, dimensions: int) -> list[Dense] | None:
         elif not (type(child) is nn.Flatten and index == 0 and (child.start_dim, child.end_dim) == (1, -1)):
             return None
     flat = dimensions == 2 or type(children[0][1]) is nn.Flatten
-    named = dict(model.named_parameters())  # a layer that is there twice has one name
+    named = dict(model.named_parameters())  # a layer that is used twice has one name
     return layers if layers and flat and all(layer.weight in named for layer in layers) else None

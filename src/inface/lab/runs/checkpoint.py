@@ -1,4 +1,4 @@
-"""Nested plain data with tensors in it, as one safetensors file: what a checkpoint is."""
+"""Checkpoints: nested plain data with tensors, in one safetensors file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["load", "save"]
 
 
 def save(path: Path, data: Any) -> None:
-    """Write dicts, lists, numbers, strings, None and tensors, nested as they are, all at once.
+    """Write nested dicts, lists, numbers, strings, None and tensors, atomically.
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -29,7 +29,7 @@ def save(path: Path, data: Any) -> None:
 
 
 def load(path: Path) -> Any:
-    """Read what :func:`save` wrote; tuples have become lists."""
+    """Read a file written by :func:`save`; tuples come back as lists."""
     tensors, metadata = read_tensors(path)
     try:
         return _unpacked(json.loads(metadata["data"]), tensors)
@@ -37,7 +37,7 @@ def load(path: Path) -> Any:
         raise LabError(f"{path}: is not a checkpoint: {error!r}") from None
 
 
-# In JSON a tensor is ["tensor", name], a dict ["dict", [key, value], ...] (its keys may be numbers), a list ["list", ...].
+# In JSON: a tensor is ["tensor", name], a dict ["dict", [key, value], ...] (keys may be numbers), a list ["list", ...].
 
 
 def _packed(data: Any, tensors: dict[str, Tensor]) -> Any:

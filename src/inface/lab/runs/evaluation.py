@@ -1,4 +1,4 @@
-"""The final measurements of a run, and the same again from its weights."""
+"""The final measurements of a run, and how to repeat them from its weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inface.lab.experiments.experiment import Experiment, Split
 from .metrics import THETAS, exact_gap, finite, kept, score, sparsity
 from .run import FORMAT, Run
 from .settings import Settings
-from .setup import experiment_of, load_data, make_optimizer, parts, surroundings
+from .setup import experiment_of, isolated_torch, load_data, make_optimizer, parts
 
 __all__ = ["evaluate", "measure", "rebuild", "summarise"]
 
@@ -22,16 +22,16 @@ __all__ = ["evaluate", "measure", "rebuild", "summarise"]
 def evaluate(
     run: Run, *, data: str | Path | None = None, experiment: str | None = None, accept_changed_file: bool = False
 ) -> dict[str, Any]:
-    """Measure the saved network of a run again: what ``summary.json`` says of it, from its weights.
+    """Measure the saved network of a run again: the measurements of ``summary.json``, from its weights.
 
     Args:
         run: a finished run.
-        data: the data folder, if it is not the usual one.
-        experiment: where the experiment is to be found, if its file has moved since.
-        accept_changed_file: import the file that the run names although it has changed.
+        data: the data folder, if not the default.
+        experiment: ``path/to/file.py:name``, if the file of the experiment has moved.
+        accept_changed_file: import the file of the experiment although it has changed.
     """
     settings, found, model = rebuild(run, experiment, accept_changed_file=accept_changed_file)
-    with surroundings(settings.threads):
+    with isolated_torch(settings.threads):
         train_split, split = parts(settings, load_data(found, data))
         try:
             optimizer = make_optimizer(settings, found, model)
@@ -45,7 +45,7 @@ def evaluate(
 def rebuild(
     run: Run, experiment: str | None = None, *, accept_changed_file: bool = False
 ) -> tuple[Settings, Experiment, nn.Module]:
-    """The settings, the experiment and the trained network of a run; arguments as of :func:`evaluate`."""
+    """The settings, the experiment and the trained network of a run; the arguments are those of :func:`evaluate`."""
     settings = run.trusted_settings(experiment, accept_changed_file=accept_changed_file)
     found = experiment_of(settings)
     with torch.random.fork_rng(devices=[]):
@@ -82,7 +82,7 @@ def measure(
 def summarise(
     settings: Settings, measured: dict[str, Any], image: tuple[int, int, int] | None, steps: int, seconds: float
 ) -> dict[str, Any]:
-    """What ``summary.json`` says of a run: its measurements, and what they are of."""
+    """The contents of ``summary.json``: the measurements of a run, and which run they belong to."""
     return {
         "format": FORMAT,
         "experiment": settings.experiment,

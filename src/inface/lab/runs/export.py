@@ -1,4 +1,4 @@
-"""A trained run as files that others can use, with the account of what they cost."""
+"""Export the network of a run to files, and report what each form costs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from inface.types import Format
 from .evaluation import rebuild
 from .metrics import constrained, finite, score
 from .run import Run
-from .setup import load_data, parts, surroundings
+from .setup import isolated_torch, load_data, parts
 
 __all__ = ["FORMAT", "Exported", "export_run"]
 
@@ -38,12 +38,12 @@ FILES: dict[Format, str] = {
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote.
+    """The result of an export.
 
     Attributes:
         files: the files, by format.
-        costs: what the network costs, dense, compact and sparse.
-        told: everything as plain data, as in ``export.json``.
+        costs: the cost of the network: dense, compact and sparse.
+        told: the contents of ``export.json``, as plain data.
     """
 
     files: dict[Format, Path]
@@ -63,19 +63,19 @@ def export_run(
     accept_changed_file: bool = False,
     seconds: float = 1.0,
 ) -> Exported:
-    """Write the network of a run for others, and measure what it costs and whether it still does what it did.
+    """Export the network of a run; measure its cost, and its metric before and after.
 
     Args:
         run: a finished run.
-        out: the folder of the files; by default ``export`` in the run's own.
-        formats: ``"compact"`` (safetensors, without what the zeros make superfluous), ``"sparse"`` (the same with its sparse
-            tensors in few bytes), ``"onnx"``, ``"torch"`` (torch.export).
-        keep: the part of the edges of each constrained layer to keep, the largest; by default all that are not zero.
-        half: whether values in the sparse file are rounded to float16.
-        data: the data folder, if it is not the usual one.
-        experiment: where the experiment is to be found, if its file has moved since.
-        accept_changed_file: import the file that the run names although it has changed.
-        seconds: how long every form is measured for each size of batch.
+        out: the folder of the files; by default ``export`` in the run folder.
+        formats: ``"compact"`` (safetensors, without the channels that zeros make superfluous), ``"sparse"`` (the same
+            with sparse tensors stored in few bytes), ``"onnx"``, ``"torch"`` (torch.export).
+        keep: the part of the edges of each constrained layer to keep, largest first; by default all non-zeros.
+        half: round the values in the sparse file to float16.
+        data: the data folder, if not the default.
+        experiment: ``path/to/file.py:name``, if the file of the experiment has moved.
+        accept_changed_file: import the file of the experiment although it has changed.
+        seconds: how long to measure each form at each batch size.
     """
     for each in formats:
         if each not in (known := get_args(Format)):
@@ -85,11 +85,11 @@ def export_run(
     settings, found, model = rebuild(run, experiment, accept_changed_file=accept_changed_file)
     names = constrained(model, found)
     if keep is not None and not names:
-        raise ArgumentError(f"keep: {settings.experiment} has no constrained layers whose edges could be kept")
+        raise ArgumentError(f"keep: {settings.experiment} has no constrained layers to prune")
     folder = out or run.path / "export"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with surroundings(settings.threads):
+    with isolated_torch(settings.threads):
         _, split = parts(settings, load_data(found, data))
         thin = model if keep is None else hard_threshold(model, keep, layers=names)
         example = split.inputs[:64]
@@ -133,7 +133,7 @@ def _write(
 def _metrics(
     model: nn.Module, thin: nn.Module, experiment: Experiment, split: Split, files: dict[Format, Path]
 ) -> dict[str, float | None]:
-    """The metric of the trained network, of the thinned one, and of every file as its users read it."""
+    """The metric of the trained network, of the pruned one, and of the network loaded from every file."""
     forms: dict[str, Callable[[], nn.Module]] = {"before": lambda: model, "kept": lambda: thin}
     readers: dict[Format, Callable[[Path], nn.Module]] = {
         "compact": export.load_network,
@@ -146,11 +146,11 @@ def _metrics(
 
 
 class _Called(nn.Module):
-    """Something that can be called, as a network."""
+    """A module that calls a function."""
 
     def __init__(self, call: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.call = (call,)  # in a tuple: a program of torch.export has no evaluation mode, and must not be told of one
+        self.call = (call,)  # in a tuple, to hide it from eval(): a torch.export program raises there
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.call[0](inputs)

@@ -1,4 +1,4 @@
-"""Kinds of settings: each checks a value, and says what it wants instead."""
+"""Kinds of values that a setting may have. Each checks a value, and describes the allowed ones."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["Choice", "Flag", "Kind", "Number", "Numbers", "Options", "Text", "de
 
 
 class Kind(Protocol):
-    """What values a setting may have."""
+    """A kind of values."""
 
     @property
     def wanted(self) -> str:
-        """The values it may have, in words."""
+        """The allowed values, in words."""
 
     def accepts(self, value: Any) -> bool:
-        """Whether it may have this one."""
+        """Whether the value is allowed."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,11 @@ class Number:
 
     @property
     def _range(self) -> str:
-        low = (
-            None
-            if self.above is self.least is None
-            else (">", self.above)
-            if self.least is None
-            else (">=", self.least)
-        )
-        high = (
-            None if self.most is self.below is None else ("<", self.below) if self.most is None else ("<=", self.most)
-        )
+        low = _first((">", self.above), (">=", self.least))
+        high = _first(("<", self.below), ("<=", self.most))
         if low and high:
-            return f" in {'[('[low[0] == '>']}{_bound(low[1])}, {_bound(high[1])}{'])'[high[0] == '<']}"
+            opening, closing = "(" if low[0] == ">" else "[", ")" if high[0] == "<" else "]"
+            return f" in {opening}{_bound(low[1])}, {_bound(high[1])}{closing}"
         return "".join(f" {sign} {_bound(bound)}" for sign, bound in filter(None, (low, high)))
 
     def accepts(self, value: Any) -> bool:
@@ -74,14 +67,16 @@ class Number:
 
 @dataclass(frozen=True)
 class Numbers:
-    """One number for all constrained layers, or a tuple with one for each.
+    """One number for all constrained layers, or a tuple with one per layer.
 
     Attributes:
-        each: what every one of them may be.
-        alone: one number for all is a number, and not a tuple of one.
+        each: the kind of each number.
+        alone: a single number is stored as a number, not as a tuple of one.
 
-    >>> Numbers(Number(above=0)).wanted, Numbers(Number(above=0)).plain([1, 10]), Numbers(Number(), alone=True).plain([8])
-    ('numbers > 0', (1.0, 10.0), 8.0)
+    >>> Numbers(Number(above=0)).wanted, Numbers(Number(above=0)).plain([1, 10])
+    ('numbers > 0', (1.0, 10.0))
+    >>> Numbers(Number(), alone=True).plain([8])
+    8.0
     """
 
     each: Number
@@ -92,7 +87,7 @@ class Numbers:
         return self.each.wanted.replace("a number", "numbers")
 
     def plain(self, value: Any) -> Any:
-        """The value of a list, as it is in files and on the command line; what is not numbers stays what it is."""
+        """The value of a list of numbers from a file or the command line; anything else is returned unchanged."""
         if not isinstance(value, list | tuple) or not all(map(is_number, value)):
             return value
         return float(value[0]) if self.alone and len(value) == 1 else tuple(map(float, value))
@@ -173,5 +168,10 @@ def is_number(value: object) -> bool:
     return isinstance(value, float)
 
 
-def _bound(number: float | None) -> str:
+def _first(*bounds: tuple[str, float | None]) -> tuple[str, float] | None:
+    """The bound that is set, with its sign."""
+    return next(((sign, number) for sign, number in bounds if number is not None), None)
+
+
+def _bound(number: float) -> str:
     return "2^31" if number == 2**31 else f"{number:g}"

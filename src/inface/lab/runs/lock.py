@@ -1,4 +1,4 @@
-"""Who may train in a folder, and what an earlier run in it means: the protocol between runs and their folders."""
+"""The lock of a run folder, and what to do with an earlier run in it: resume, overwrite or refuse."""
 
 from __future__ import annotations
 
@@ -7,28 +7,26 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from inface.atomic import remove_partial
 from inface.lab.errors import ArgumentError, LabError, Occupied
 from inface.lab.experiments.sources import file_in
 from inface.lab.files import read_json, write_json
+from inface.version import versions
 
 from .run import FORMAT, Run
 from .settings import Settings
 
-__all__ = ["claimed", "clear", "config", "remove_leftovers", "settled"]
+__all__ = ["clear", "config", "locked", "previous_run", "remove_leftovers"]
 
 FILES = ("summary.json", "model.safetensors", "checkpoint.safetensors", "metrics.jsonl", "config.json")
 
 
 @contextmanager
-def claimed(path: Path) -> Iterator[None]:
-    """The folder, made if it is not there, for this process alone; a folder that nothing was written into vanishes."""
+def locked(path: Path) -> Iterator[None]:
+    """Create the folder and lock it for this process; remove a created folder again if it stays empty."""
     from filelock import FileLock, Timeout
 
     there = path.is_dir()
@@ -37,9 +35,9 @@ def claimed(path: Path) -> Iterator[None]:
         lock = FileLock(path / ".lock", timeout=0)
         lock.acquire()
     except Timeout:
-        raise Occupied(f"{path}: another process is training there") from None
+        raise Occupied(f"{path}: is locked: another process is training there") from None
     except OSError as error:
-        raise ArgumentError(f"{path}: cannot be the folder of a run: {error.strerror}") from None
+        raise ArgumentError(f"{path}: cannot be used as a run folder: {error.strerror}") from None
     try:
         yield
     finally:
@@ -49,20 +47,20 @@ def claimed(path: Path) -> Iterator[None]:
             path.rmdir()
 
 
-def settled(
+def previous_run(
     path: Path, settings: Settings, *, resume: bool, overwrite: bool, accept_changed_file: bool = False
 ) -> tuple[Run | None, Settings]:
-    """The run to continue, if there is one, with its settings; else none, with those given."""
+    """The run to resume and its settings; None and the given settings if a new run starts."""
     found = [name for name in FILES if (path / name).exists()]
     if not found:
         return None, settings
     ours = "config.json" in found and _is_ours(path / "config.json")
     if not ours:
-        raise ArgumentError(f"{path}: holds {', '.join(found)} of something else; wanted a folder of its own for a run")
+        raise ArgumentError(f"{path}: not a run folder (found {', '.join(found)}); choose an empty one")
     if overwrite:
         return None, settings
     if not resume:
-        raise ArgumentError(f"{path}: already holds a run; --resume continues it, --overwrite throws it away")
+        raise ArgumentError(f"{path}: already holds a run; --resume continues it, --overwrite deletes it")
     previous = Run(path)
     settings = _same(settings, previous, accept_changed_file)
     remove_leftovers(path)
@@ -76,14 +74,14 @@ def settled(
 
 
 def clear(path: Path) -> None:
-    """Throw away what an earlier run left; its settings last, so that a kill meanwhile leaves a run and not its ruins."""
+    """Delete the files of an earlier run; ``config.json`` last, so that a kill leaves a folder that is still a run."""
     remove_leftovers(path)
     for name in FILES:
         (path / name).unlink(missing_ok=True)
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed writes left in the folder of a run: our partial files, and safetensors' own of earlier versions."""
+    """Remove the partial files of killed writes: ours, and those of safetensors from earlier versions."""
     for name in FILES:
         remove_partial(path, name)
     for file in path.glob(".tmp??????"):
@@ -92,7 +90,7 @@ def remove_leftovers(path: Path) -> None:
 
 
 def _is_of_safetensors(file: Path) -> bool:
-    """Whether a file is one that safetensors was writing: its name, and the beginning of a header or nothing yet."""
+    """Whether a file is a partial file of safetensors, by its name and the first bytes of its header."""
     if not re.fullmatch(r"\.tmp[A-Za-z0-9]{6}", file.name) or file.is_symlink() or not file.is_file():
         return False
     with file.open("rb") as opened:
@@ -101,22 +99,17 @@ def _is_of_safetensors(file: Path) -> bool:
 
 
 def config(settings: Settings) -> dict[str, Any]:
-    """What ``config.json`` says of settings that are resolved: everything needed to run it again."""
+    """The contents of ``config.json`` for resolved settings: everything needed to repeat the run."""
     return {
         "format": FORMAT,
         **settings.to_dict(),
         "source": settings.source,
-        "versions": {
-            "inface": version("inface"),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-        },
+        "versions": {**versions("inface", "torch", "python"), "platform": platform.platform()},
     }
 
 
 def _is_ours(file: Path) -> bool:
-    """Whether a ``config.json`` was written by a run; a damaged one was, as far as anybody knows."""
+    """Whether a ``config.json`` was written by a run; a damaged one counts as one."""
     try:
         data = read_json(file)
     except LabError:
@@ -125,13 +118,13 @@ def _is_ours(file: Path) -> bool:
 
 
 def _same(settings: Settings, previous: Run, accept_changed_file: bool) -> Settings:
-    """The settings of the run that is there, if they are those asked for; the file of an experiment may have moved."""
+    """The settings of the earlier run, which must equal the given ones; the file of its experiment may have moved."""
     begun = previous.settings
     if settings.source is not None and begun.experiment.rpartition(":")[2] == settings.experiment.rpartition(":")[2]:
         if begun.source != settings.source and not accept_changed_file:
             raise ArgumentError(
-                f"{file_in(settings.experiment)}: has changed since {previous.path} was begun; "
-                f"--overwrite starts it again, --accept-changed-file continues it with the file as it is"
+                f"{file_in(settings.experiment)}: has changed since {previous.path} was started; "
+                f"--overwrite starts again, --accept-changed-file continues with the changed file"
             )
         begun = replace(begun, experiment=settings.experiment, source=settings.source)
     if settings.threads is None:
@@ -140,6 +133,6 @@ def _same(settings: Settings, previous: Run, accept_changed_file: bool) -> Setti
         found = begun.to_dict()[name]
         if found != wanted:
             raise ArgumentError(
-                f"{previous.path}: was begun with {name} {found}, wanted {wanted}; --overwrite starts it again"
+                f"{previous.path}: was started with {name} {found}, wanted {wanted}; --overwrite starts again"
             )
     return begun

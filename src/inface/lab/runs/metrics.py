@@ -1,4 +1,4 @@
-"""The paper's metrics of a network: how good it is, whole and with its largest edges alone, how sparse, how stationary."""
+"""The paper's metrics: accuracy with all and with the largest edges, non-zeros, and the exact gap."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Score:
 
 
 def batches(split: Split, size: int = 500) -> Iterator[tuple[Tensor, Tensor]]:
-    """The samples in order, in slices.
+    """The samples in order, in batches.
 
     >>> import torch
     >>> [len(targets) for _, targets in batches(Split(torch.zeros(5, 1), torch.zeros(5)), 2)]
@@ -51,7 +51,7 @@ def batches(split: Split, size: int = 500) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def score(model: nn.Module, experiment: Experiment, split: Split) -> Score:
-    """The loss and the metric of a network, in evaluation mode; the mode is put back.
+    """The loss and the metric of a network in evaluation mode; its mode is restored.
 
     >>> import torch
     >>> from inface.lab import find
@@ -92,7 +92,7 @@ def kept(
     thetas: Sequence[int] = THETAS,
     scope: Literal["layer", "global"] = "layer",
 ) -> dict[str, float]:
-    """The metric after keeping the largest theta percent of the edges of each constrained layer, or of all together."""
+    """The metric with the largest theta percent of the edges, of each constrained layer or of all of them together."""
     names = constrained(model, experiment)
     results = {}
     for theta in thetas:
@@ -102,7 +102,7 @@ def kept(
 
 
 def edges_per_node(weight: Tensor) -> float:
-    """The average number of edges into a node that are not below 0.001: what is cheap enough to follow while training.
+    """The average fan-in: edges per node of at least 0.001. Fast enough to record during training.
 
     >>> import torch
     >>> edges_per_node(torch.tensor([[0.5, 0.0, 0.0009], [0.1, -0.2, 0.0]]))
@@ -110,13 +110,12 @@ def edges_per_node(weight: Tensor) -> float:
     """
     import numpy as np
 
-    return int(np.count_nonzero(np.abs(weight.detach().numpy()) >= THRESHOLD)) / _nodes(
-        weight
-    )  # four times torch's speed
+    # NumPy is four times as fast as torch here.
+    return int(np.count_nonzero(np.abs(weight.detach().numpy()) >= THRESHOLD)) / _nodes(weight)
 
 
 def sparsity(model: nn.Module, experiment: Experiment) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """Non-zeros of each constrained layer, as the paper counts, and of the whole network, as everybody else does."""
+    """Non-zeros of each constrained layer (the paper's count) and of the whole network (the usual count)."""
     names = constrained(model, experiment)
     counted: Nonzeros = nonzeros(model, layers=names)
     parameters = dict(model.named_parameters())
@@ -131,7 +130,7 @@ def sparsity(model: nn.Module, experiment: Experiment) -> tuple[dict[str, dict[s
 
 
 def exact_gap(model: nn.Module, experiment: Experiment, split: Split, optimizer: torch.optim.Optimizer) -> float | None:
-    """The exact modified gap over a split, in evaluation mode; None under SGD, which knows no sets."""
+    """The exact modified gap over a split, in evaluation mode; None if the optimizer is not Frank-Wolfe."""
     if not isinstance(optimizer, FrankWolfe):
         return None
     training = model.training
@@ -143,7 +142,7 @@ def exact_gap(model: nn.Module, experiment: Experiment, split: Split, optimizer:
 
 
 def finite(number: float | None) -> float | None:
-    """A number that JSON can hold, None where it is not finite."""
+    """The number, or None if it is not finite: JSON has no infinity."""
     return number if number is not None and number - number == 0 else None
 
 

@@ -23,7 +23,7 @@ FORMAT = 1
 NUMBER = (int, float)
 LAYER = {"percent": NUMBER, "exact_percent": NUMBER, "edges": NUMBER, "inputs": int, "nodes": int}
 
-# What a summary must hold: kinds, mappings of the same for known names, and "*" for all other names.
+# The fields of a summary and their types; "*" stands for any name.
 SUMMARY: dict[str, Any] = {
     "experiment": str,
     "method": str,
@@ -42,7 +42,7 @@ GAP = {"exact": (*NUMBER, NoneType)}
 
 
 def runs_in(path: str | Path) -> list[Run]:
-    """The run of a folder, or the runs of the folders in it, by name.
+    """The run in a folder, or else the runs in its subfolders, sorted by name.
 
     >>> runs_in("no-such-folder")
     Traceback (most recent call last):
@@ -53,9 +53,9 @@ def runs_in(path: str | Path) -> list[Run]:
 
 
 class Run:
-    """What a training run wrote: how it was made, how it went, what came out.
+    """The files of a training run: settings, metrics, weights and summary.
 
-    Everything is read when it is asked for; a file that is missing or damaged is a :class:`LabError` that names it.
+    Files are read on first use. A missing or damaged file raises a :class:`LabError` that names it.
 
     Args:
         path: the folder given to ``inface train --out``.
@@ -92,12 +92,12 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run has finished."""
         return self.summary_file.is_file()
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """How the run was made: everything needed to run it again."""
+        """The contents of ``config.json``: everything needed to repeat the run."""
         return _versioned(self.config_file)
 
     @property
@@ -116,15 +116,15 @@ class Run:
         accept_changed_file: bool = False,
         named_by: str = "--experiment FILE:NAME",
     ) -> Settings:
-        """The settings with an experiment whose file may be imported, which runs its code.
+        """The settings, with an experiment whose file is safe to import. Importing it runs its code.
 
-        What the caller names as ``experiment`` is the caller's choice. A file that nobody but the folder names must have the
-        SHA-256 that the folder keeps, and lie below the present folder, not in the run's own.
+        A file that the caller names is trusted. A file that only ``config.json`` names must have the SHA-256 stored
+        there. It must also lie below the working directory, and not in the run folder.
 
         Args:
-            experiment: ``path/to/file.py:name``, if the folder is not to say which.
-            accept_changed_file: take the file that the folder names as it is, whatever its SHA-256.
-            named_by: how the caller's user names a file, for messages.
+            experiment: ``path/to/file.py:name``, instead of the one in ``config.json``.
+            accept_changed_file: accept the file named in ``config.json`` with any SHA-256.
+            named_by: the option that names a file, for error messages.
         """
         settings = self.settings
         if experiment is not None:
@@ -135,25 +135,26 @@ class Run:
         here, place = Path.cwd().resolve(), _resolved(file)
         if not place.is_relative_to(here):
             raise ArgumentError(
-                f"{file}: {self.path} names it, and it is outside of the present folder {here}; "
-                f"if its code may run, name it: {named_by}"
+                f"{file}: is named by {self.path} and lies outside the working directory {here}; "
+                f"if you trust its code, name it: {named_by}"
             )
         if place.is_relative_to(self.path.resolve()):
             raise ArgumentError(
-                f"{file}: may have come with the folder {self.path}; if its code may run, name it: {named_by}"
+                f"{file}: lies in the run folder {self.path} and may have come with it; "
+                f"if you trust its code, name it: {named_by}"
             )
         found = source_of(settings.experiment)
         if found != settings.source and not accept_changed_file:
-            told = f"its SHA-256 is {found}, wanted {settings.source or 'one that the run keeps, and it keeps none'}"
+            wanted = settings.source or "the one stored in config.json, which has none"
             raise ArgumentError(
-                f"{file}: has changed since {self.path} was begun: {told}; "
-                f"to use it as it is: --accept-changed-file; to name another file: {named_by}"
+                f"{file}: has changed since {self.path} was started: its SHA-256 is {found}, wanted {wanted}; "
+                f"to accept it: --accept-changed-file; to name another file: {named_by}"
             )
         return replace(settings, source=found)
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The final metrics."""
+        """The contents of ``summary.json``: the final metrics."""
         if not self.finished:
             raise ArgumentError(self._unfinished())
         summary = _versioned(self.summary_file)
@@ -200,12 +201,12 @@ def _resolved(file: Path) -> Path:
 def _versioned(path: Path) -> dict[str, Any]:
     data = read_json(path)
     if data.get("format") != FORMAT:
-        raise LabError(f"{path}: is of format {data.get('format')!r}, wanted {FORMAT}")
+        raise LabError(f"{path}: has format {data.get('format')!r}, wanted {FORMAT}")
     return data
 
 
 def _check(path: Path, found: Any, wanted: Any, name: str = "") -> None:
-    """Refuse data that is not made as it should be, naming the file and the place in it."""
+    """Raise an error unless the data has the wanted fields and types; the error names the file and the field."""
     if isinstance(wanted, dict):
         if not isinstance(found, dict):
             raise LabError(f"{path}: {name}: wanted a mapping, got {found!r}")

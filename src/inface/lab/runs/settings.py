@@ -1,7 +1,7 @@
 """The settings of a run: everything that its result depends on, each declared once.
 
-A declaration is the type and the default of a field, with what values it may have, what it means, and which methods read
-it. The command line, validation, ``config.json``, grids of sweeps and the command that a report prints follow from it.
+A declaration has the type, the default, the allowed values, the help text, and the methods that read the setting. The
+command line, validation, ``config.json``, the grids of sweeps and the command in a report follow from it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from inface.lab.errors import ArgumentError, suggestion
+from inface.lab.experiments import MeasuredOn
 from inface.types import InFace
 
 from .kinds import Choice, Flag, Kind, Number, Numbers, Options, Text, described
@@ -19,7 +20,6 @@ __all__ = [
     "FRANK_WOLFE",
     "METHODS",
     "Init",
-    "MeasuredOn",
     "Method",
     "Schedule",
     "Setting",
@@ -31,9 +31,8 @@ __all__ = [
 Method = Literal["sfw-if", "sfw", "sgd", "prune", "gradual", "proximal"]
 Schedule = Literal["constant", "cosine"]
 Init = Literal["alive"]
-MeasuredOn = Literal["test", "validation"]
 
-# The methods and what people call them, in the order of tables.
+# The methods and their display names, in the order of tables.
 METHODS: dict[Method, str] = {
     "sgd": "SGD",
     "prune": "pruning",
@@ -48,24 +47,24 @@ DESCENT: tuple[Method, ...] = tuple(method for method in METHODS if method not i
 
 @dataclass(frozen=True)
 class Setting:
-    """What is declared of a setting beside its type.
+    """The declaration of a setting.
 
     Attributes:
-        name: of the field.
-        default: its value where nothing is given.
-        kind: the values that it may have.
-        help: what it means, in a line.
-        details: what the line leaves out.
-        default_text: the default in words, where the value does not say it.
-        read_by: the methods that read it; for the others it is cleared.
-        needed_by: the methods that do not work without it.
-        metavar: what the command line's help writes for its value.
-        option: how the command line spells it, if not by its name; empty if it is no option.
-        switch: the value that the option stands for, if it takes none.
-        in_sweep: whether ``inface sweep`` has it as an option; the others it decides itself.
-        in_grid: whether a sweep can try values of it.
-        compared: whether reports tell runs apart by it.
-        mentioned: whether reports mention it where all runs agree and it is not its default.
+        name: the name of the field.
+        default: the default value.
+        kind: the allowed values.
+        help: the help text, one line.
+        details: more help, for the documentation.
+        default_text: the default in words, if the value does not explain itself.
+        read_by: the methods that read it; other methods ignore it, and it is cleared.
+        needed_by: the methods that require it.
+        metavar: the placeholder for its value in the command line's help.
+        option: the option of the command line, if not made from the name; empty if there is no option.
+        switch: the value that the option sets, if the option takes no value.
+        in_sweep: whether ``inface sweep`` has the option.
+        in_grid: whether a grid may list values of it.
+        compared: whether reports group runs by it.
+        mentioned: whether reports mention it when all runs share one value that is not the default.
     """
 
     name: str
@@ -95,19 +94,19 @@ class Setting:
 
     @property
     def words(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
         return "in-face" if self.name == "in_face" else self.name.replace("_", " ")
 
     def is_read_by(self, method: str) -> bool:
-        """Whether a method reads it; what all of ours read, any does."""
+        """Whether a method reads it. A setting that all known methods read counts as read by unknown ones too."""
         return method in self.read_by or len(self.read_by) == len(METHODS)
 
     def check(self, value: Any, method: Method) -> None:
-        """Refuse a value that the setting cannot have with a method."""
+        """Raise an error if the setting cannot have this value with this method."""
         needed = method in self.needed_by
         if value is None and self.default is None:
             if needed:
-                raise ArgumentError(f"{self._said}: wanted {self.kind.wanted}, which the method needs, got None")
+                raise ArgumentError(f"{self._said}: the method {method} needs it; wanted {self.kind.wanted}, got None")
         elif not self.kind.accepts(value):
             raise ArgumentError(f"{self._said}: {described(self.kind, value)}")
 
@@ -147,10 +146,10 @@ class Settings:
     )
     method: Method = _declare(
         Choice(get_args(Method)),
-        "sfw-if: Frank-Wolfe and in-face steps. sfw: Frank-Wolfe alone. sgd: dense. Baselines: prune, gradual, proximal.",
+        "sfw-if: Frank-Wolfe and in-face steps. sfw: Frank-Wolfe. sgd: dense. Baselines: prune, gradual, proximal.",
         default="sfw-if",
-        details="prune is magnitude pruning after four fifths of the training, then fine-tuning; gradual prunes during "
-        "training; proximal soft-thresholds. All take one gradient a step, so that equal epochs are equal gradients.",
+        details="prune prunes by magnitude after four fifths of the training and then fine-tunes; gradual prunes "
+        "during training; proximal soft-thresholds. All take one gradient per step: equal epochs, equal gradients.",
         in_grid=False,
         compared=False,
     )
@@ -183,29 +182,29 @@ class Settings:
         "alive: start with positive, smaller edges behind activations.",
         default=None,
         default_text="the paper's way",
-        details="The paper's way is edges of random sign, as large as the radius allows. alive scales them to 0.3 of the "
-        "radius and makes them positive behind activations, so that fewer nodes start dead or die of the first losses.",
+        details="The paper starts with edges of random sign, as large as the radius allows. alive scales them to 0.3 "
+        "of the radius and makes them positive behind activations, so that fewer nodes start dead or die early.",
         read_by=FRANK_WOLFE,
     )
     momentum: float = _declare(
         Number(least=0, below=1),
-        "How much of the earlier gradients a step keeps.",
+        "Momentum.",
         default=0.0,
-        details="An average for the Frank-Wolfe methods, torch's own for SGD.",
+        details="The Frank-Wolfe methods average the gradients; SGD and the baselines use torch's momentum.",
     )
     free_momentum: float | None = _declare(
         Number(least=0, below=1),
         "Momentum of the free parameters.",
         default=None,
         default_text="--momentum",
-        details="Long averages steady the constrained layers, but make the free ones oscillate.",
+        details="Long averages stabilise the constrained layers, but make the free parameters oscillate.",
         read_by=FRANK_WOLFE,
     )
     schedule: Schedule = _declare(
         Choice(get_args(Schedule)),
         "Schedule of the learning rates, constant or cosine.",
         default="constant",
-        details="cosine falls to 0 as half a cosine; for prune twice, until it prunes and again to fine-tune.",
+        details="cosine falls to 0 along half a cosine; prune does so twice, until pruning and during fine-tuning.",
     )
     weight_decay: float | None = _declare(
         Number(least=0), "Weight decay of sgd and the baselines.", default=None, default_text="0", read_by=DESCENT
@@ -247,14 +246,14 @@ class Settings:
     )
     every_gradient: bool = _declare(
         Flag(),
-        "With sfw-if, free parameters move on both halves of an iteration, not on the first alone.",
+        "With sfw-if, free parameters move on both halves of an iteration, not only on the first.",
         default=False,
         switch=True,
         read_by=("sfw-if",),
     )
     measured_on: MeasuredOn = _declare(
         Choice(get_args(MeasuredOn)),
-        "Measure on held-out training data, not on the test data.",
+        "Measure on held-out training data instead of the test data.",
         default="test",
         option="--validate",
         switch="validation",
@@ -282,21 +281,23 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        declared("method").check(self.method, self.method)  # first: what others need depends on it
+        declared("method").check(self.method, self.method)  # first, because other checks depend on the method
         for setting in declarations():
             setting.check(getattr(self, setting.name), self.method)
 
     @property
     def frank_wolfe(self) -> bool:
-        """Whether layers live in sets; the other methods are SGD and baselines made of it."""
+        """Whether the method is a Frank-Wolfe method; the others are SGD and the baselines."""
         return self.method in FRANK_WOLFE
 
     @property
     def constrained_rates(self) -> tuple[float, ...]:
         """The learning rates of the constrained layers: one for all, or one for each.
 
-        >>> Settings("digits", lr=0.1).constrained_rates, Settings("digits", constrained_lr=(8.0, 2.0)).constrained_rates
-        ((0.1,), (8.0, 2.0))
+        >>> Settings("digits", lr=0.1).constrained_rates
+        (0.1,)
+        >>> Settings("digits", constrained_lr=(8.0, 2.0)).constrained_rates
+        (8.0, 2.0)
         """
         given = self.lr if self.constrained_lr is None else self.constrained_lr
         return given if isinstance(given, tuple) else (given,)
@@ -310,7 +311,7 @@ class Settings:
         return replace(self, **{setting.name: setting.default for setting in ignored})
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as plain data; without a source, if there is none.
+        """The settings as plain data; ``source`` is left out if it is None.
 
         >>> Settings("digits", radius=(1.0, 2.0)).to_dict()["radius"]
         [1.0, 2.0]
@@ -333,12 +334,12 @@ class Settings:
             if name not in known:
                 raise ArgumentError(f"there is no setting {name}{suggestion(name, known)}")
         if "experiment" not in data:
-            raise ArgumentError("experiment: is missing")
+            raise ArgumentError("the setting experiment is missing")
         return Settings(**{name: _plain(declared(name).kind, value) for name, value in data.items()})
 
 
 def declarations() -> Iterator[Setting]:
-    """What is declared of every setting, in their order in ``config.json``.
+    """The declarations of all settings, in the order of ``config.json``.
 
     >>> [setting.name for setting in declarations() if setting.needed_by]
     ['keep', 'shrinkage']
@@ -347,7 +348,7 @@ def declarations() -> Iterator[Setting]:
 
 
 def declared(name: str) -> Setting:
-    """What is declared of one setting.
+    """The declaration of one setting.
 
     >>> declared("free_momentum").read_by, declared("free_momentum").kind.wanted
     (('sfw-if', 'sfw'), 'a number in [0, 1)')

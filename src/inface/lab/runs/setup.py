@@ -20,7 +20,6 @@ from inface.lab.experiments.builtin import find, options_of
 from inface.lab.experiments.data import folder as data_folder
 from inface.lab.experiments.experiment import Data, Experiment, Split
 from inface.lab.experiments.sources import source_of
-from inface.sets import NuclearBall, SpectralBall
 
 from .baselines import ProximalSGD, PrunedSGD
 from .settings import Settings
@@ -30,6 +29,7 @@ __all__ = [
     "fingerprint",
     "frank_wolfe",
     "grouped",
+    "isolated_torch",
     "load_data",
     "make_model",
     "make_optimizer",
@@ -38,14 +38,13 @@ __all__ = [
     "resolve",
     "sample_order",
     "settings_for",
-    "surroundings",
 ]
 
-PRUNED_AT = 0.8  # of the gradients: when prune prunes, and begins to fine-tune
+PRUNED_AT = 0.8  # the method prune prunes after this part of the gradients; then it fine-tunes
 
 
 def settings_for(experiment: str, **given: Any) -> Settings:
-    """Settings with the experiment's own defaults where nothing is given, as on the command line.
+    """Settings of a run; what is not given comes from the experiment's defaults, as on the command line.
 
     >>> settings_for("digits").epochs, settings_for("digits", epochs=7).epochs
     (100, 7)
@@ -62,7 +61,7 @@ def experiment_of(settings: Settings) -> Experiment:
     L1Ball(radius=3.0, per='output')
     """
     experiment = find(settings.experiment, settings.options, source=settings.source)
-    experiment.each("constrained-lr", settings.constrained_rates)  # refuses what is not one for all or one for each
+    experiment.each("constrained-lr", settings.constrained_rates)  # raises unless there is one for all or one for each
     return experiment if settings.radius is None else experiment.with_radii(settings.radius)
 
 
@@ -85,7 +84,7 @@ def resolve(settings: Settings) -> Settings:
 
 
 def load_data(experiment: Experiment, folder: str | Path | None) -> Data:
-    """The samples of an experiment: always the same ones, even if its function draws random numbers of no seed.
+    """The samples of an experiment: the same on every call, even if its function draws random numbers without a seed.
 
     >>> len(load_data(experiment_of(Settings("digits")), None).test)
     360
@@ -96,7 +95,7 @@ def load_data(experiment: Experiment, folder: str | Path | None) -> Data:
 
 
 def parts(settings: Settings, data: Data) -> tuple[Split, Split]:
-    """What to train on, and what to measure on."""
+    """The split to train on, and the split to measure on."""
     try:
         return data.parts(settings.measured_on)
     except ArgumentError as error:
@@ -104,12 +103,14 @@ def parts(settings: Settings, data: Data) -> tuple[Split, Split]:
 
 
 def fingerprint(split: Split) -> int:
-    """A number that tells one data set from another: of all targets, and of every hundredth number of the inputs or so.
+    """A checksum of a data set: of all targets, and of every 97th number of the inputs.
 
     >>> import torch
     >>> x = torch.arange(500.0).reshape(250, 2)
-    >>> fingerprint(Split(x, x)) == fingerprint(Split(x.clone(), x)), fingerprint(Split(x, x)) == fingerprint(Split(x + 1, x))
-    (True, False)
+    >>> fingerprint(Split(x, x)) == fingerprint(Split(x.clone(), x))
+    True
+    >>> fingerprint(Split(x, x)) == fingerprint(Split(x + 1, x))
+    False
     """
     sample = split.inputs.flatten()[::97].contiguous()
     found = zlib.crc32(split.targets.contiguous().numpy().tobytes())
@@ -117,10 +118,10 @@ def fingerprint(split: Split) -> int:
 
 
 def make_model(settings: Settings, experiment: Experiment, inputs: Tensor | None = None) -> nn.Module:
-    """A network to start from: PyTorch's initialisation, and the graph initialisation where a layer is constrained.
+    """The network at the start: PyTorch's initialisation, and the graph initialisation for the constrained layers.
 
-    Layers in nuclear or spectral balls, whose points are not made of edges, keep PyTorch's; so does all of SGD's network.
-    Of the ``inputs`` of the network a few are looked at to start alive.
+    Layers in sets without edges (``has_edges`` is False: nuclear and spectral balls) keep PyTorch's initialisation. So
+    do all layers under SGD and the baselines. ``init="alive"`` looks at the first 64 of the ``inputs``.
 
     >>> settings = Settings("digits")
     >>> make_model(settings, experiment_of(settings)).fc1.weight.abs().sum(1).unique().tolist()
@@ -133,7 +134,7 @@ def make_model(settings: Settings, experiment: Experiment, inputs: Tensor | None
     except ValueError as error:
         raise ArgumentError(f"{settings.experiment}: {error}") from None
     if settings.frank_wolfe:
-        edges = [group for group in groups if not isinstance(group["set"], NuclearBall | SpectralBall)]
+        edges = [group for group in groups if group["set"] is None or group["set"].has_edges]
         alive = settings.init == "alive"
         example = inputs[:64] if alive and inputs is not None else None
         generator = torch.Generator().manual_seed(settings.seed)
@@ -144,7 +145,7 @@ def make_model(settings: Settings, experiment: Experiment, inputs: Tensor | None
 def make_optimizer(
     settings: Settings, experiment: Experiment, model: nn.Module, total: int = 1
 ) -> torch.optim.Optimizer:
-    """The optimizer of a run of so many gradients.
+    """The optimizer of a run of ``total`` gradients.
 
     >>> from inface.lab import find
     >>> experiment = find("digits")
@@ -159,7 +160,7 @@ def make_optimizer(
 
 
 def grouped(settings: Settings, experiment: Experiment, model: nn.Module) -> list[dict[str, Any]]:
-    """The parameters of a network in groups: of each set, with its learning rate, and of those that are free."""
+    """The parameter groups of a network: one per set, with its learning rate, and one of the free parameters."""
     groups = inface.param_groups(model, experiment.sets)
     rates = experiment.each("constrained-lr", settings.constrained_rates)
     for group, rate in zip(groups[: len(rates)], rates, strict=True):  # the free ones come last, if there are any
@@ -168,7 +169,7 @@ def grouped(settings: Settings, experiment: Experiment, model: nn.Module) -> lis
 
 
 def frank_wolfe(settings: Settings, groups: list[dict[str, Any]]) -> FrankWolfe:
-    """The Frank-Wolfe optimizer of settings, for groups that have their sets and, with them, their learning rates."""
+    """The Frank-Wolfe optimizer of the settings, for groups that already have their sets and learning rates."""
     for group in groups:
         if group["set"] is None and settings.free_momentum is not None:
             group["momentum"] = settings.free_momentum
@@ -183,7 +184,7 @@ def frank_wolfe(settings: Settings, groups: list[dict[str, Any]]) -> FrankWolfe:
 
 
 def _descent(settings: Settings, model: nn.Module, layers: list[nn.Parameter], total: int) -> torch.optim.Optimizer:
-    """SGD, or one of the rivals made of it."""
+    """SGD, or one of the baselines."""
     common = {"lr": settings.lr, "momentum": settings.momentum, "weight_decay": settings.weight_decay or 0.0}
     if settings.keep is not None:
         begin, end = (PRUNED_AT, PRUNED_AT) if settings.method == "prune" else (0.1, 0.8)
@@ -197,13 +198,13 @@ def _descent(settings: Settings, model: nn.Module, layers: list[nn.Parameter], t
 
 
 def sample_order(settings: Settings, epoch: int, count: int) -> Tensor:
-    """The samples of an epoch in an order of its own, whatever happened before."""
+    """The order of the samples in an epoch; it depends on the seed and the epoch alone."""
     generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + epoch)
     return torch.randperm(count, generator=generator)
 
 
 def rate_factor(settings: Settings, step: int, total: int) -> float:
-    """What the learning rates are multiplied with at a step.
+    """The factor of the learning rates at a step.
 
     >>> rate_factor(Settings("digits"), 5, 10), rate_factor(Settings("digits", schedule="cosine"), 5, 10)
     (1.0, 0.5)
@@ -211,14 +212,14 @@ def rate_factor(settings: Settings, step: int, total: int) -> float:
     if settings.schedule == "constant":
         return 1.0
     done = step / total
-    if settings.method == "prune":  # down twice: to a trained network, and with what is left of it to another
+    if settings.method == "prune":  # one cosine until pruning, another one for fine-tuning
         done = done / PRUNED_AT if done < PRUNED_AT else (done - PRUNED_AT) / (1 - PRUNED_AT)
     return (1 + math.cos(math.pi * done)) / 2
 
 
 @contextmanager
-def surroundings(threads: int | None) -> Iterator[None]:
-    """So many threads, and random numbers of its own; both as before at the end."""
+def isolated_torch(threads: int | None) -> Iterator[None]:
+    """Set torch's number of threads; restore it and the state of its random numbers at the end."""
     before = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):
         try:

@@ -1,11 +1,11 @@
-"""Many small networks trained at once: one batched forward and backward, one optimizer, as many results as separate runs.
+"""Many small networks trained at once, with one batched forward and backward pass and one optimizer.
 
-The networks differ in seed, learning rates, radii and options of their experiment, not in their shape. Layer by layer
-their weights are rows of one parameter, so that a set with one radius per row, and with one ``gradient_bound`` per row
-that stands for its learning rate, lets the optimizer train them all unchanged.
+The networks may differ in seed, learning rates, radii and options of their experiment, but not in shape. In each layer
+their weights are rows of one parameter. The set has one radius per row. One ``gradient_bound`` per row stands for the
+learning rate. So the optimizer trains all networks without knowing it.
 
-Gradients are those of a separate run, to rounding. Results may not be: a Frank-Wolfe step goes to the best vertex, and
-where rounding decides which of two that is, the runs part, and may end as differently as runs of two seeds.
+Gradients equal those of separate runs up to rounding. Results may differ: a Frank-Wolfe step goes to the best vertex,
+and rounding may decide between two. From there on the runs differ as much as two seeds do.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from inface.lab.errors import ArgumentError
+from inface.lab.experiments import MeasuredOn
 from inface.lab.experiments.experiment import Data, Split
 from inface.sets import Set, blocks
 
 from .batched import batched
 from .evaluation import measure, summarise
 from .metrics import batches, finite, score
-from .settings import Settings
+from .settings import FRANK_WOLFE, Settings
 from .setup import (
     experiment_of,
     frank_wolfe,
     grouped,
+    isolated_torch,
     load_data,
     make_model,
     make_optimizer,
@@ -39,14 +41,11 @@ from .setup import (
     rate_factor,
     resolve,
     sample_order,
-    surroundings,
 )
 
 __all__ = ["Stack", "train_together"]
 
-MeasuredOn = Literal["test", "validation"]
-
-# What the networks of a stack may differ in.
+# The settings in which the networks of a stack may differ.
 OWN = ("options", "lr", "constrained_lr", "radius", "seed", "threads")
 
 
@@ -59,13 +58,13 @@ def train_together(
     """Train networks that differ in seed, learning rates, radii and options of their experiment, all at once.
 
     Args:
-        settings: of each network; everything else must be the same.
-        data: the data folder, if it is not the usual one.
-        watch: is called after every epoch with its number and each network's mean training loss.
+        settings: the settings of each network; all other settings must be equal.
+        data: the data folder, if not the default.
+        watch: called after every epoch with its number and each network's mean training loss.
 
     Returns:
-        For each network what ``summary.json`` says of a run, its seconds being its share; None if its loss is not finite
-        any more. A separate run takes the same steps until rounding decides between two vertices.
+        For each network the contents of ``summary.json``, its seconds being its share; None if its loss is no longer
+        finite.
 
     >>> results = train_together([Settings("digits", epochs=1, seed=seed) for seed in (0, 1)])
     >>> [result["steps"] for result in results]
@@ -78,12 +77,12 @@ def train_together(
 
 @dataclass
 class _Layer:
-    """One parameter of all the networks: their rows below each other."""
+    """One parameter of all networks, concatenated along the rows."""
 
     name: str
     weight: nn.Parameter
-    shape: torch.Size  # of one network's
-    rates: Tensor  # one learning rate for each network
+    shape: torch.Size  # of the parameter in one network
+    rates: Tensor  # one learning rate per network
     set: Set | None
 
     @property
@@ -91,20 +90,20 @@ class _Layer:
         return self.shape[0]
 
     def group(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The group of an optimizer, which has one learning rate: the largest."""
+        """The parameter group; its learning rate is the largest of all networks."""
         group = {**options, "params": [self.weight], "lr": float(self.rates.max())}
         if self.set is not None:
             group["set"] = self.set
         return group
 
     def own_rates(self) -> Tensor:
-        """Each block's ``diam / lr``: as a bound on its gradient it gives its step its own learning rate."""
+        """``diam / lr`` of each block: as ``gradient_bound`` it gives the block its own learning rate."""
         assert self.set is not None  # noqa: S101 - for the type checker
         diameter = torch.as_tensor(self.set.diameter(blocks.shape(self.weight.shape, self.set.per)))
         return diameter / self.rates.double().repeat_interleave(self.rows)
 
     def ratios(self) -> Tensor | None:
-        """What a free parameter's gradient is multiplied with: steps and averages of it are linear in its learning rate."""
+        """Factors of a free parameter's gradient: its steps and averages are linear in the learning rate."""
         if self.set is not None or bool((self.rates == self.rates.max()).all()):
             return None
         ratio = (self.rates / self.rates.max()).repeat_interleave(self.rows)
@@ -112,12 +111,12 @@ class _Layer:
 
 
 class Stack:
-    """Networks that are trained at once, and then measured as far as somebody wants to know.
+    """Networks that are trained at once and measured one by one, on demand.
 
     Args:
-        settings: of each network.
-        data: the data folder, if it is not the usual one.
-        samples: the data itself, if somebody has loaded it already; then all networks have the same.
+        settings: the settings of each network.
+        data: the data folder, if not the default.
+        samples: the data, if it is already loaded; it is shared by all networks.
 
     >>> stack = Stack([Settings("digits", epochs=1, lr=lr, measured_on="validation") for lr in (0.1, 0.2)])
     >>> stack.train()
@@ -130,8 +129,8 @@ class Stack:
     ) -> None:
         self.settings = [resolve(one) for one in settings]
         _check(self.settings)
-        self.seconds = 0.0  # that training took
-        with surroundings(1):
+        self.seconds = 0.0  # of training
+        with isolated_torch(1):
             self.experiments = [experiment_of(one) for one in self.settings]
             self._load(data, samples)
             each = zip(self.settings, self.experiments, self.splits, strict=True)
@@ -145,9 +144,9 @@ class Stack:
         self.losses = torch.zeros(len(self.models))
 
     def train(self, watch: Callable[[int, list[float]], None] | None = None) -> None:
-        """Train all of them to their end; ``watch`` as in :func:`train_together`."""
+        """Train all networks; ``watch`` is that of :func:`train_together`."""
         begun = time.perf_counter()
-        with surroundings(1):
+        with isolated_torch(1):
             for epoch, losses in enumerate(self._epochs(), 1):
                 if watch:
                     watch(epoch, losses)
@@ -157,8 +156,8 @@ class Stack:
         self.seconds += time.perf_counter() - begun
 
     def scores(self) -> list[float | None]:
-        """The metric of each network on what it is measured on, and nothing else; None if its loss is not finite any more."""
-        with surroundings(1):
+        """The metric of each network on the split to measure on; None if its loss is no longer finite."""
+        with isolated_torch(1):
             split = self.splits[0][1]
             if not all(other is split for _, other in self.splits):
                 pairs = zip(self.models, self.experiments, self.splits, strict=True)
@@ -172,12 +171,12 @@ class Stack:
         return [finite(value) if self._is_finite(index) else None for index, value in enumerate(found)]
 
     def summary(self, index: int, measured_on: MeasuredOn | None = None) -> dict[str, Any] | None:
-        """What ``summary.json`` says of a separate run; None if the network's loss is not finite any more.
+        """The contents of ``summary.json`` for one network; None if its loss is no longer finite.
 
         Args:
-            index: of the network.
-            measured_on: something else than what the settings say. There is nothing to say, None, if a run with that
-                would have been trained on other samples.
+            index: the index of the network.
+            measured_on: the data to measure on, if not that of the settings. The result is None if a run with this
+                setting would be trained on other samples.
         """
         settings, model, experiment = self.settings[index], self.models[index], self.experiments[index]
         train, split = self.splits[index]
@@ -189,13 +188,13 @@ class Stack:
         if not self._is_finite(index):
             return None
         begun = time.perf_counter()
-        with surroundings(1):
+        with isolated_torch(1):
             measured = measure(model, experiment, train, split, make_optimizer(settings, experiment, model))
         seconds = self.seconds / len(self.models) + time.perf_counter() - begun
         return summarise(settings, measured, self.data[index].image, settings.epochs * self._steps, seconds)
 
     def _load(self, folder: str | Path | None, samples: Data | None) -> None:
-        """What each network is trained and measured on; networks with the same options share it."""
+        """Load the data of each network; networks with the same options share it."""
         loaded: dict[str, tuple[Data, tuple[Split, Split]]] = {}
         for one, experiment in zip(self.settings, self.experiments, strict=True):
             if str(one.options) not in loaded:
@@ -205,12 +204,12 @@ class Stack:
         self.splits = [loaded[str(one.options)][1] for one in self.settings]
         first = self.settings[0]
         if len({len(train) for train, _ in self.splits}) > 1:
-            raise ArgumentError(f"{first.experiment}: networks of a stack need equally many samples")
-        self._steps = -(-len(self.splits[0][0]) // first.batch_size)  # of an epoch
+            raise ArgumentError(f"{first.experiment}: networks of a stack need the same number of samples")
+        self._steps = -(-len(self.splits[0][0]) // first.batch_size)  # per epoch
         self.shared = len(loaded) == 1 and len({one.seed for one in self.settings}) == 1
 
     def _check(self) -> None:
-        """Refuse networks that one function cannot stand for."""
+        """Raise an error unless one function can compute all networks."""
         name, first = self.settings[0].experiment, self.models[0]
         if any(str(model) != str(first) for model in self.models):
             raise ArgumentError(f"{name}: networks of a stack must be of the same kind, got {self.models}")
@@ -233,7 +232,7 @@ class Stack:
             if self.settings[0].frank_wolfe and sets[0] is not None:
                 rates = [each[name]["lr"] for each in groups]
                 if sets[0].per != "output" or not all(isinstance(each.radius, float) for each in sets):
-                    raise ArgumentError(f'{name}: lives in {sets[0]!r}; wanted per="output" and one radius')
+                    raise ArgumentError(f'{name}: wanted a set with per="output" and one radius, got {sets[0]!r}')
                 radii = torch.tensor([each.radius for each in sets]).repeat_interleave(like.shape[0])
                 set_ = sets[0].with_radius(radii)
             yield _Layer(name, weight, like.shape, torch.tensor(rates), set_)
@@ -250,7 +249,7 @@ class Stack:
         return frank_wolfe(first, groups)
 
     def _epochs(self) -> Iterator[list[float]]:
-        """Train; yields the mean losses of every epoch."""
+        """Train, and yield the mean losses of each epoch."""
         first, count = self.settings[0], len(self.splits[0][0])
         total, step = first.epochs * self._steps, 0
         groups = self.optimizer.param_groups
@@ -273,7 +272,7 @@ class Stack:
             yield (sums / self._steps).tolist()
 
     def _take(self, rows: list[Tensor]) -> Tensor:
-        """One gradient of every network, one step; the losses."""
+        """Take one step of every network; return the losses."""
         inputs, targets = self._batch(rows)
         losses = self.batched.descend(self.weights, inputs, targets, shared=self.shared)
         for weight, ratio in self.scaled:
@@ -282,7 +281,7 @@ class Stack:
         return losses
 
     def _batch(self, rows: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """The samples of a step: the same for all networks, or of each its own."""
+        """The samples of a step: shared by all networks, or one batch per network."""
         train = self.splits[0][0]
         if self.shared:
             return train.inputs.index_select(0, rows[0]), train.targets.index_select(0, rows[0])
@@ -305,7 +304,7 @@ def _by_name(groups: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def _check(settings: list[Settings]) -> None:
     if not settings:
         raise ArgumentError("train_together: wanted at least one network, got none")
-    if settings[0].method not in ("sfw-if", "sfw", "sgd"):
+    if settings[0].method not in (*FRANK_WOLFE, "sgd"):
         raise ArgumentError(f"train_together: wanted the method sfw-if, sfw or sgd, got {settings[0].method}")
     if settings[0].weight_decay is not None:  # a network's learning rate is a factor of its gradients alone
         raise ArgumentError(f"train_together: wanted no weight_decay, got {settings[0].weight_decay}")

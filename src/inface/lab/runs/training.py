@@ -1,4 +1,4 @@
-"""A training run: it can be killed at any moment and continued, and ends with the same weights."""
+"""A training run. It can be killed at any moment and resumed; the final weights are the same."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from inface.lab.errors import Broken, Diverged, LabError
 from inface.lab.experiments.experiment import Data, Experiment
 from inface.lab.files import read_lines, write_json, write_tensors, writing
 
-from . import checkpoint as plain
+from . import checkpoint
 from .evaluation import measure, summarise
-from .lock import claimed, clear, config, settled
+from .lock import clear, config, locked, previous_run
 from .metrics import constrained, edges_per_node, finite, kept, score, sparsity
 from .run import Run
 from .settings import Settings
 from .setup import (
     experiment_of,
     fingerprint,
+    isolated_torch,
     load_data,
     make_model,
     make_optimizer,
@@ -36,16 +37,15 @@ from .setup import (
     rate_factor,
     resolve,
     sample_order,
-    surroundings,
 )
 
 __all__ = ["Record", "train"]
 
 Record = dict[str, Any]
 
-POINTS = 20  # of the series over gradients, in an epoch
-MOST_POINTS = 2000  # in all
-MEMORY = 1 - 1 / POINTS  # of the smoothed gap: it looks back about an epoch
+POINTS = 20  # points per epoch in the series over gradients
+MOST_POINTS = 2000  # points per run
+MEMORY = 1 - 1 / POINTS  # decay of the smoothed gap: it averages over about an epoch
 
 
 def train(
@@ -61,24 +61,24 @@ def train(
     samples: Data | None = None,
     theta: int = 100,
 ) -> Run:
-    """Train a network and measure it, with everything written into a folder.
+    """Train a network, measure it, and write everything into a folder.
 
     Args:
         settings: what to train, and how.
-        out: the folder of the run, made if it is not there.
-        data: the data folder, if it is not the usual one.
-        resume: continue the run that is there, if there is one; its settings must be these.
-        overwrite: throw away the run that is there, if there is one.
+        out: the folder of the run; it is created if it does not exist.
+        data: the data folder, if not the default.
+        resume: continue the run in the folder, if there is one; it must have the same settings.
+        overwrite: delete the run in the folder, if there is one.
         accept_changed_file: continue a run although the file of its experiment has changed since.
-        watch: is called with every record that goes into ``metrics.jsonl``, first with ``{"kind": "start", ...}``.
-        checkpoint_seconds: how much work a kill may cost.
-        samples: the data itself, if somebody has loaded it already.
-        theta: records of epochs say also how the network does with this percentage of the edges (``"judged"``).
+        watch: called with every record that is written to ``metrics.jsonl``, and first with ``{"kind": "start", ...}``.
+        checkpoint_seconds: seconds between two checkpoints; a kill loses at most that much work.
+        samples: the data, if it is already loaded.
+        theta: also record, after each epoch, the metric with this percentage of the edges (``"judged"``).
 
     Raises:
-        ArgumentError: the settings make no sense together, or the folder holds another run.
-        Broken: the run that is there cannot be continued: its files are damaged.
-        Diverged: the loss is not finite any more; the message says what to try.
+        ArgumentError: the settings contradict each other, or the folder holds another run.
+        Broken: the run in the folder cannot be continued, because its files are damaged.
+        Diverged: the loss is no longer finite; the message says what to try.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -88,14 +88,14 @@ def train(
     """
     settings = resolve(settings)
     path = Path(out)
-    with claimed(path):
-        previous, settings = settled(
+    with locked(path):
+        previous, settings = previous_run(
             path, settings, resume=resume, overwrite=overwrite, accept_changed_file=accept_changed_file
         )
         if previous and previous.finished:
             previous.checkpoint_file.unlink(missing_ok=True)
             return previous
-        with surroundings(settings.threads):
+        with isolated_torch(settings.threads):
             settings = replace(settings, threads=torch.get_num_threads())
             experiment = experiment_of(settings)
             trainer = _Trainer(settings, experiment, path, samples or load_data(experiment, data), theta)
@@ -105,7 +105,7 @@ def train(
 
 
 class _Trainer:
-    """A run in progress: everything that a checkpoint holds, and what can be made again from the settings."""
+    """A run in progress: what a checkpoint holds, and what is rebuilt from the settings."""
 
     def __init__(self, settings: Settings, experiment: Experiment, path: Path, data: Data, theta: int) -> None:
         self.theta = theta
@@ -121,7 +121,7 @@ class _Trainer:
         self.total = settings.epochs * self.epoch_steps
         self.optimizer = make_optimizer(settings, experiment, self.model, self.total)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
-        # Even, so that the series shows the points between iterations, never those between the halves of one.
+        # Even: the series holds points after whole iterations, not between the two halves of one.
         self.stride = 2 * math.ceil(max(self.epoch_steps / POINTS, self.total / MOST_POINTS) / 2)
         self.step = 0
         self.loss_sum = 0.0
@@ -129,7 +129,7 @@ class _Trainer:
         self.points = 0
         self.seconds = 0.0
 
-    # ------------------------------------------------------------------ beginning, and continuing
+    # ------------------------------------------------------------------ start and resume
 
     def begin(self, *, fresh: bool, watch: Callable[[Record], None]) -> None:
         self.watch = watch
@@ -137,14 +137,14 @@ class _Trainer:
             clear(self.path)
             write_json(self.path / "config.json", config(self.settings))
         self.folder = Run(self.path)
-        checkpoint = self.folder.checkpoint_file
-        offset = self._restore(checkpoint) if checkpoint.is_file() else 0
+        saved = self.folder.checkpoint_file
+        offset = self._restore(saved) if saved.is_file() else 0
         file = self.folder.metrics_file
         size = file.stat().st_size if file.is_file() else 0
         if size < offset:
             raise Broken(
                 f"{file}: has {size} bytes, wanted at least {offset}: "
-                f"it is not the one of this run's checkpoint; --overwrite starts it again"
+                f"it does not belong to this run's checkpoint; --overwrite starts again"
             )
         if offset:
             with _continuing():
@@ -165,9 +165,9 @@ class _Trainer:
 
     def _restore(self, file: Path) -> int:
         with _continuing():
-            state = plain.load(file)
+            state = checkpoint.load(file)
         if isinstance(state, dict) and state.get("data") != self.fingerprint:
-            raise LabError(f"{file}: was trained on other data than what is there; --overwrite starts it again")
+            raise LabError(f"{file}: was trained on other data than the data folder holds; --overwrite starts again")
         try:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
@@ -177,11 +177,11 @@ class _Trainer:
             return int(state["offset"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
-            raise Broken(f"{file}: does not fit this run: {reason}; --overwrite starts it again") from None
+            raise Broken(f"{file}: does not fit this run: {reason}; --overwrite starts again") from None
 
     def _save(self) -> None:
-        self._sync()  # first: a checkpoint must not outlive the records that it continues
-        plain.save(
+        self._sync()  # first: a checkpoint needs the records before it, also after a power loss
+        checkpoint.save(
             self.folder.checkpoint_file,
             {
                 "data": self.fingerprint,
@@ -215,7 +215,7 @@ class _Trainer:
                     self.seconds = before + now - begun
                     if self.step % self.epoch_steps == 0:
                         self._end_of_epoch(epoch + 1)
-                    # Between iterations, not between the halves of one: the optimizer knows the gap of the last first half.
+                    # Only after whole iterations: between two halves the optimizer holds a gap that is not saved.
                     if now - saved >= checkpoint_seconds and self.step % 2 == 0 and self.step < self.total:
                         self._save()
                         saved = time.perf_counter()
@@ -226,7 +226,7 @@ class _Trainer:
                 self.metrics.close()
 
     def _take(self, rows: Tensor) -> None:
-        """One gradient, one step."""
+        """Compute one gradient and take one step."""
         if self.settings.schedule == "cosine":
             factor = rate_factor(self.settings, self.step, self.total)
             for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
@@ -247,11 +247,11 @@ class _Trainer:
             self._record({"kind": "step", "step": self.step, "loss": value, **self._gaps(), "nonzeros": edges})
 
     def _measure_gap(self) -> None:
-        """The gap at the last first half, and its moving average over the points of the series."""
+        """Read the gap of the last Frank-Wolfe half, and update its moving average over the points of the series."""
         if isinstance(self.optimizer, FrankWolfe):
             self.gap = float(self.optimizer.gap)
             self.points += 1
-            # An exponential moving average, corrected for the start as in Adam: the first value is the first gap.
+            # An exponential moving average with Adam's bias correction: the first value is the first gap.
             weight = (1 - MEMORY) / (1 - MEMORY**self.points)
             self.smoothed = self.gap if self.points == 1 else self.smoothed + weight * (self.gap - self.smoothed)
 
@@ -291,14 +291,14 @@ class _Trainer:
         self.watch(record)
 
     def _sync(self) -> None:
-        """Have the records on the disk, whatever happens to the machine."""
+        """Flush the records to the disk."""
         with writing(self.folder.metrics_file):
             self.metrics.flush()
             os.fsync(self.metrics.fileno())
 
     def _finish(self) -> None:
         self._sync()
-        if math.isnan(self.gap):  # of a run too short for its series
+        if math.isnan(self.gap):  # the run was too short for a point of the series
             self._measure_gap()
         run = self.folder
         measured = measure(self.model, self.experiment, self.train, self.split, self.optimizer)
@@ -325,11 +325,11 @@ class _Trainer:
 
 @contextmanager
 def _continuing() -> Iterator[None]:
-    """A damaged file of a run that is to be continued."""
+    """Turn the error of a damaged file into one that says how to start again."""
     try:
         yield
     except LabError as error:
-        raise Broken(f"{error}; --overwrite starts it again") from None
+        raise Broken(f"{error}; --overwrite starts again") from None
 
 
 def _listed(numbers: tuple[float, ...]) -> str:

@@ -1,4 +1,4 @@
-"""The data sets of the laboratory, whole in memory as tensors."""
+"""The data sets of the laboratory, as tensors in memory."""
 
 from .batches import cifar10
 from .check import DatasetStatus, status

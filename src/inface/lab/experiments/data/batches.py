@@ -29,7 +29,7 @@ RECORD = 1 + 3 * 32 * 32
 
 
 def cifar10(folder: Path) -> Data:
-    """The small photographs of CIFAR-10: colour images of 32 by 32, 50,000 to train and 10,000 to test in the published files.
+    """The photographs of CIFAR-10: 32x32 colour images; the published files hold 50,000 for training, 10,000 for tests.
 
     The files are ``cifar10/cifar-10-batches-bin/data_batch_1.bin`` and so on in the data folder, or else the published
     archive ``cifar10/cifar-10-binary.tar.gz``, which is read in place. Pixels are scaled to [-1, 1].
@@ -37,9 +37,9 @@ def cifar10(folder: Path) -> Data:
     Args:
         folder: the data folder.
 
-    >>> cifar10(Path("no-such-folder"))
+    >>> cifar10(Path("no-such-folder"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    inface.lab.experiments.data.folders.Missing: no-such-folder/cifar10/cifar-10-binary.tar.gz: is not there; inface data fetch cifar10 downloads it
+    inface.lab.experiments.data.folders.Missing: no-such-folder/cifar10/cifar-10-binary.tar.gz: is missing; ...
     """
     arrays = cifar10_arrays(folder)
     train, test = (_split([arrays[name] for name in names]) for names in (BATCHES[:5], BATCHES[5:]))
@@ -53,7 +53,7 @@ def cifar10_arrays(folder: Path) -> dict[str, NDArray[np.uint8]]:
         lost = [place / FOLDER / name for name in BATCHES if not (place / FOLDER / name).is_file()]
         if lost and not (place / ARCHIVE).is_file():
             first = place / ARCHIVE if len(lost) == len(BATCHES) else lost[0]
-            raise Missing(f"{first}: is not there; inface data fetch cifar10 downloads it")
+            raise Missing(f"{first}: is missing; inface data fetch cifar10 downloads it")
     if lost:
         where = {name: f"{place / ARCHIVE}: {FOLDER}/{name}" for name in BATCHES}
         arrays = _read_archive(place / ARCHIVE)
@@ -70,7 +70,7 @@ def cifar10_arrays(folder: Path) -> dict[str, NDArray[np.uint8]]:
 
 
 def batches_there(folder: Path) -> bool:
-    """Whether all six batches are there as files of their own."""
+    """Whether all six batches are there as extracted files."""
     return all((folder / "cifar10" / FOLDER / name).is_file() for name in BATCHES)
 
 
@@ -81,7 +81,7 @@ def _read_batch(path: Path) -> NDArray[np.uint8]:
 
 
 def _read_archive(path: Path) -> dict[str, NDArray[np.uint8]]:
-    """The batches out of the archive, read once from front to end into memory; nothing of it touches the disk."""
+    """The batches in the archive, read into memory in one pass; nothing is extracted to disk."""
     arrays: dict[str, NDArray[np.uint8]] = {}
     with reading(path), gzip.open(path) as file:
         bounded = _Bounded(path, file)
@@ -92,7 +92,7 @@ def _read_archive(path: Path) -> dict[str, NDArray[np.uint8]]:
                         raise LabError(f"{path}: holds {member.name} twice")
                     arrays[name] = _records(f"{path}: {member.name}", member.size, _contents(archive, member))
         except (tarfile.TarError, ValueError, OverflowError, RecursionError, IndexError) as error:
-            # More than TarError: its parsing of damaged extended headers raises what int(), decode() and recursion do.
+            # Not only TarError: for damaged headers, tarfile also raises the errors of int(), decode() and recursion.
             raise LabError(f"{path}: damaged or not a tar archive: {_line(error)}") from None
         while bounded.read(1 << 20):  # to the end, where the checksum is
             pass
@@ -106,7 +106,7 @@ def _batches(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, tarfil
     for member in archive:
         place = PurePosixPath(member.name)
         if place.is_absolute() or ".." in place.parts:
-            raise LabError(f"{path}: holds a file that would lie outside of its folder: {member.name!r}")
+            raise LabError(f"{path}: holds a file with a path outside the archive: {member.name!r}")
         if place.parent != PurePosixPath(FOLDER) or place.name not in BATCHES:
             continue
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
@@ -128,7 +128,7 @@ def _records(where: str, size: int, contents: bytes) -> NDArray[np.uint8]:
 
 
 class _Bounded:
-    """The decompressed bytes of an archive, as many as six batches and what else is published with them can have."""
+    """The decompressed bytes of an archive, limited to the size of six batches and 1 MB of other files."""
 
     def __init__(self, path: Path, file: gzip.GzipFile) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Which data sets are there, and whether their files are what was published."""
+"""Check which data sets are present, and whether their files are the published ones."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class DatasetStatus:
-    """How it stands with a data set.
+    """The status of a data set.
 
     Attributes:
-        name: of the data set.
+        name: the name of the data set.
         path: its folder; None if it needs none.
-        state: ``"bundled"`` and ``"generated"`` need no files; ``"ready"``, ``"missing"`` and ``"damaged"`` are of files.
-        detail: how many samples there are and whether they are the published ones, or what is wrong.
+        state: ``"bundled"`` or ``"generated"`` if it needs no files; else ``"ready"``, ``"missing"`` or ``"damaged"``.
+        detail: the number of samples and whether they are the published ones, or what is wrong.
     """
 
     name: str
@@ -52,7 +52,7 @@ class DatasetStatus:
 
 
 def status(folder: Path) -> list[DatasetStatus]:
-    """How it stands with every data set; the files are read and checked whole.
+    """The status of every data set; all files are read and checked.
 
     >>> for each in status(Path("no-such-folder")):
     ...     print(each.name, each.state)
@@ -88,7 +88,7 @@ def _checked(name: Literal["mnist", "cifar10"], folder: Path) -> DatasetStatus:
 
 
 def _digest(file: str, array: NDArray[np.uint8]) -> str:
-    """The SHA-256 of a file's contents, decompressed; an IDX file begins with a header that its array determines."""
+    """The SHA-256 of the decompressed file, from its array; the header of an IDX file follows from the shape."""
     digest = hashlib.sha256(b"" if file in BATCHES else idx_header(array.shape))
     digest.update(array.data)
     return digest.hexdigest()

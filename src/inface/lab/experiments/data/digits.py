@@ -20,7 +20,7 @@ def digits(folder: Path | None = None) -> Data:  # noqa: ARG001 - every data set
     The 1,797 images are shuffled, always in the same way: 1,437 to train, 360 to test.
 
     Args:
-        folder: is not needed.
+        folder: ignored.
 
     >>> data = digits()
     >>> data.train.inputs.shape, len(data.test), data.image

@@ -1,4 +1,4 @@
-"""Downloads of the published files: from several mirrors, checked, continued where they stopped."""
+"""Download the published files: from several mirrors, checked, and resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["REMOTES", "Progress", "Remote", "fetch"]
 
 Progress = Callable[[str, int, int | None], None]
 
-TIMEOUT = (10, 60)  # seconds, to connect and between two pieces
+TIMEOUT = (10, 60)  # seconds: to connect, and between two pieces
 MAX_BYTES = 1 << 30
 PIECE = 1 << 16
 
@@ -32,9 +32,9 @@ class Remote:
     """A published file.
 
     Attributes:
-        name: of the file.
-        sha256: of its contents.
-        urls: where it is to be had, in the order in which they are tried.
+        name: the name of the file.
+        sha256: the SHA-256 of its contents.
+        urls: its mirrors, in the order in which they are tried.
     """
 
     name: str
@@ -74,33 +74,33 @@ REMOTES: dict[str, tuple[Remote, ...]] = {
 def fetch(
     name: str, folder: Path, progress: Progress | None = None, sources: Sequence[Remote] | None = None
 ) -> list[Path]:
-    """Download the files of a data set that are not there yet; return where they all are.
+    """Download the missing files of a data set; return the paths of all its files.
 
-    A file has its name only once it is whole and its SHA-256 is right; until then what has come is beside it, as
-    ``.part``, and is continued from there, also by another call and from another mirror. Files already there are left
-    as they are. Several processes may fetch at once: one downloads, the others wait for it.
+    An incomplete file is called ``.part``. It is resumed later, also by another call and from another mirror, and
+    renamed once it is complete and its SHA-256 is right. Existing files are left alone. Several processes may fetch at
+    once: one downloads, the others wait.
 
     Args:
         name: ``"mnist"`` or ``"cifar10"``.
         folder: the data folder.
-        progress: called with a file's name, the bytes that are there and how many there will be, if that is known.
+        progress: called with the name of a file, its bytes so far, and its size or None.
         sources: the files and their mirrors, instead of the published ones.
 
     >>> fetch("minst", Path("data"))
     Traceback (most recent call last):
-    inface.lab.errors.ArgumentError: data: nothing to download is called minst; wanted mnist or cifar10; did you mean mnist?
+    inface.lab.errors.ArgumentError: data: there is no download minst; wanted mnist or cifar10; did you mean mnist?
     """
     from filelock import FileLock
 
     if name not in REMOTES:
         raise ArgumentError(
-            f"data: nothing to download is called {name}; wanted {' or '.join(REMOTES)}{suggestion(name, REMOTES)}"
+            f"data: there is no download {name}; wanted {' or '.join(REMOTES)}{suggestion(name, REMOTES)}"
         )
     place = folder / name
     remotes = REMOTES[name] if sources is None else sources
     with writing(place):
         there = [_there(folder, name, remote) for remote in remotes]
-        if all(there):  # which a folder that cannot be written to may be
+        if all(there):  # also in a read-only folder
             return [path for paths in there for path in paths]
         place.mkdir(parents=True, exist_ok=True)
         with FileLock(place / ".fetch.lock"):
@@ -112,7 +112,7 @@ def fetch(
 
 
 def _there(folder: Path, name: str, remote: Remote) -> list[Path]:
-    """The files that already hold what is published as this one."""
+    """The existing files with the contents of a published file."""
     if name == "cifar10" and batches_there(folder):
         return [folder / name / FOLDER / batch for batch in BATCHES]
     path = mnist_file(folder, remote.name.removesuffix(".gz")) if name == "mnist" else folder / name / remote.name
@@ -124,7 +124,7 @@ def _download(remote: Remote, target: Path, progress: Progress | None) -> Path:
     from requests import RequestException
     from urllib3.exceptions import HTTPError
 
-    pooch.get_logger().setLevel("ERROR")  # progress is the caller's to show
+    pooch.get_logger().setLevel("ERROR")  # the caller shows the progress
     reasons = []
     for url in remote.urls:
         again = True
@@ -136,18 +136,18 @@ def _download(remote: Remote, target: Path, progress: Progress | None) -> Path:
                 reason = "its contents are not the published ones" if attempt.whole else _reason(error)
             else:
                 return target
-            # What was left from before may be to blame: it is gone with the rest, and the mirror has its chance.
+            # The old .part may have been the wrong one. It is deleted, so try the same mirror again.
             again = attempt.whole and attempt.resumed
         reasons.append(f"{url}: {reason}")
     raise LabError(f"{target}: cannot be downloaded: {'; '.join(reasons)}")
 
 
 class _Attempt:
-    """Downloads one file for pooch, which then checks it: continues the part that is there, if the server can.
+    """A downloader for pooch, which checks the file afterwards. It resumes a ``.part`` if the server can.
 
     Attributes:
-        resumed: whether a part was continued.
-        whole: whether the server gave everything that it promised.
+        resumed: whether a ``.part`` was resumed.
+        whole: whether the server sent the whole file.
     """
 
     def __init__(self, target: Path, progress: Progress | None) -> None:
@@ -164,7 +164,7 @@ class _Attempt:
         with requests.Session() as session:
             response = _get(session, url, start)
             if start and (response.status_code == 416 or _first_byte(response) not in (None, start)):
-                response.close()  # the part is no beginning of this file, or is not continued where it ends
+                response.close()  # the server does not continue where the .part ends
                 response = _get(session, url, 0)
             with response:
                 response.raise_for_status()
@@ -181,15 +181,15 @@ class _Attempt:
         length = response.headers.get("Content-Length", "")
         total = done + int(length) if length.isdecimal() else None
         if (total or 0) > MAX_BYTES:
-            raise requests.RequestException(f"{total:,} bytes are too many")
+            raise requests.RequestException(f"{total:,} bytes, wanted at most {MAX_BYTES:,}")
         with self.part.open("ab" if done else "wb") as file:
             self._report(done, total)
-            # As they are sent: a server may label a .gz file as a compressed transfer, which must not be undone.
+            # Raw bytes: a server may label a .gz file as a compressed transfer, which must not be decompressed.
             for piece in response.raw.stream(PIECE, decode_content=False):
                 file.write(piece)
                 done += len(piece)
                 if done > MAX_BYTES:
-                    raise requests.RequestException(f"more than {MAX_BYTES:,} bytes are too many")
+                    raise requests.RequestException(f"wanted at most {MAX_BYTES:,} bytes, got more")
                 self._report(done, total)
             file.flush()
             os.fsync(file.fileno())
@@ -209,7 +209,7 @@ def _get(session: requests.Session, url: str, start: int) -> requests.Response:
 
 
 def _first_byte(response: requests.Response) -> int | None:
-    """Where a partial answer begins; None if the answer is not partial."""
+    """The first byte of a partial response; None if the response is not partial."""
     if response.status_code != 206:
         return None
     found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
@@ -225,6 +225,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, (requests.Timeout, ReadTimeout)):
         return "timed out"
     text = re.sub(r"\s+", " ", str(error))
-    # What requests says ends with the cause, in parentheses after everything that led to it.
+    # The message of requests ends with the cause, in parentheses.
     found = re.search(r"(\[Errno -?\d+\] [^'\")]+|Connection broken|ended after [^)]+)", text)
     return found[1] if found else text[:100] or type(error).__name__

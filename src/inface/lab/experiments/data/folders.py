@@ -1,4 +1,4 @@
-"""Where data files lie."""
+"""The folder of the data files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["Missing", "folder"]
 
 
 class Missing(LabError):  # noqa: N818 - what it is
-    """A data file is not there; the message says which, and how to get it."""
+    """A data file is missing; the message names it and says how to get it."""
 
 
 def folder(given: str | Path | None = None) -> Path:
-    """The folder with a folder for each data set: ``given``, else ``$INFACE_DATA``, else the user's cache folder ``inface``.
+    """The data folder: ``given``, else ``$INFACE_DATA``, else ``inface`` in the user's cache folder.
 
     >>> folder("my-data").name
     'my-data'

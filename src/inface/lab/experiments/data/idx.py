@@ -28,7 +28,7 @@ MEAN, STD = 0.1307, 0.3081
 
 
 def mnist(folder: Path) -> Data:
-    """The handwritten digits of MNIST: images of 28 by 28, 60,000 to train and 10,000 to test in the published files.
+    """The handwritten digits of MNIST: 28x28 images; the published files hold 60,000 for training, 10,000 for testing.
 
     The files are ``mnist/train-images-idx3-ubyte.gz`` and so on in the data folder, with or without ``.gz``. Pixels are
     scaled to [0, 1], then standardised with the mean 0.1307 and the standard deviation 0.3081 of the training pixels.
@@ -36,9 +36,9 @@ def mnist(folder: Path) -> Data:
     Args:
         folder: the data folder.
 
-    >>> mnist(Path("no-such-folder"))
+    >>> mnist(Path("no-such-folder"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    inface.lab.experiments.data.folders.Missing: no-such-folder/mnist/train-images-idx3-ubyte.gz: is not there; inface data fetch mnist downloads it
+    inface.lab.experiments.data.folders.Missing: no-such-folder/mnist/train-images-idx3-ubyte.gz: is missing; ...
     """
     arrays = mnist_arrays(folder)
     train, test = (_split(arrays[images], arrays[labels]) for images, labels in (FILES[:2], FILES[2:]))
@@ -52,12 +52,13 @@ def mnist_arrays(folder: Path) -> dict[str, NDArray[np.uint8]]:
         paths = {name: mnist_file(folder, name) for name in FILES}
         for name, path in paths.items():
             if not path.is_file():
-                raise Missing(f"{folder / 'mnist' / name}.gz: is not there; inface data fetch mnist downloads it")
+                raise Missing(f"{folder / 'mnist' / name}.gz: is missing; inface data fetch mnist downloads it")
     arrays = {name: read_idx(path, (SIDE, SIDE) if "images" in name else ()) for name, path in paths.items()}
     for images, labels in (FILES[:2], FILES[2:]):
         if len(arrays[images]) != len(arrays[labels]):
             raise LabError(
-                f"{paths[labels]}: holds {len(arrays[labels]):,} labels, wanted {len(arrays[images]):,}, one for each image in {paths[images].name}"
+                f"{paths[labels]}: holds {len(arrays[labels]):,} labels, wanted {len(arrays[images]):,}, "
+                f"one for each image in {paths[images].name}"
             )
         if (largest := arrays[labels].max()) > 9:
             raise LabError(f"{paths[labels]}: holds the label {largest}, wanted labels from 0 to 9")
@@ -65,7 +66,7 @@ def mnist_arrays(folder: Path) -> dict[str, NDArray[np.uint8]]:
 
 
 def mnist_file(folder: Path, name: str) -> Path:
-    """Where one of MNIST's files is: as it was published, compressed, unless only the plain file is there."""
+    """The path of one of MNIST's files: the compressed one, unless only the decompressed one is there."""
     plain = folder / "mnist" / name
     packed = plain.with_name(f"{name}.gz")
     return plain if plain.is_file() and not packed.is_file() else packed
@@ -74,12 +75,12 @@ def mnist_file(folder: Path, name: str) -> Path:
 def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Read an IDX file of unsigned bytes; a path that ends in ``.gz`` is decompressed.
 
-    Nothing is believed: never more is decompressed than the header promises and one byte, and whatever is not as it
-    should be is a :class:`LabError` that names the file.
+    The file is not trusted: at most one byte more than the header promises is decompressed. Anything unexpected raises
+    a :class:`LabError` that names the file.
 
     Args:
         path: the file.
-        shape: what each sample must have; ``()`` for labels.
+        shape: the shape of a sample; ``()`` for labels.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -110,7 +111,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 def idx_header(shape: tuple[int, ...]) -> bytes:
-    """The first bytes of an IDX file of unsigned bytes with these dimensions.
+    """The header of an IDX file of unsigned bytes with these dimensions.
 
     >>> idx_header((3,)).hex()
     '0000080100000003'
@@ -120,7 +121,7 @@ def idx_header(shape: tuple[int, ...]) -> bytes:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """What goes wrong with reading a file, compressed or not, as a :class:`LabError` that names it."""
+    """Turn an error during reading or decompressing into a :class:`LabError` that names the file."""
     try:
         yield
     except EOFError:

@@ -1,4 +1,4 @@
-"""The synthetic data of the paper's supplement: a regression whose true network is known, and sparse."""
+"""The synthetic data of the paper's supplement: a regression whose true network is known and sparse."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ACTIVATIONS = {"relu": torch.relu, "sigmoid": torch.sigmoid}
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Data, and the network that it was made with.
+    """Data, and the true network that generated it.
 
     Attributes:
-        data: with a validation split of its own; targets are of shape (N, 1).
-        truth: the weights of the three layers, a row for each node, as in ``torch.nn.Linear``.
+        data: the data, with a validation split; targets have the shape (N, 1).
+        truth: the weights of the three layers, one row per node, as in ``torch.nn.Linear``.
     """
 
     data: Data
@@ -40,19 +40,19 @@ def synthetic(
 ) -> Synthetic:
     """A random sparse network of 50-50-50-1 nodes without biases, and noisy data from it.
 
-    Into each node of the first two layers go ``edges`` randomly chosen edges, each of weight +1 or -1 with equal
-    probability. The last layer is fully connected; the paper does not say with which weights, here they are standard
-    Gaussian. Features are standard Gaussian, and to the network's output f(x) is added Gaussian noise of variance
+    Each node of the first two layers has ``edges`` incoming edges, chosen at random, with weights +1 or -1 with equal
+    probability. The last layer is fully connected. The paper does not give its weights; here they are standard
+    Gaussian. Features are standard Gaussian. The target is the network's output f(x) plus Gaussian noise of variance
     Var f(x) / ``snr``, where Var is over the training features.
 
-    The same arguments always make the same data. The true weights depend on ``edges`` and ``trial`` alone.
+    Equal arguments give equal data. The true weights depend only on ``edges`` and ``trial``.
 
     Args:
-        edges: m, the number of edges into each node of the first two layers; the paper has 5, 10, 15.
-        snr: the signal-to-noise ratio; the paper has 1, 5, 10.
-        activation: what follows each of the first two layers.
+        edges: m, the number of edges into each node of the first two layers; 5, 10 and 15 in the paper.
+        snr: the signal-to-noise ratio; 1, 5 and 10 in the paper.
+        activation: the activation after each of the first two layers.
         trial: the seed.
-        samples: how many to train, to validate and to test on.
+        samples: the number of training, validation and test samples.
 
     >>> made = synthetic(edges=5, samples=(100, 20, 100))
     >>> made.data.train.inputs.shape, made.data.test.targets.shape
@@ -74,7 +74,7 @@ def synthetic(
 
 
 def true_output(truth: list[Tensor], x: Tensor, activation: Literal["relu", "sigmoid"]) -> Tensor:
-    """What a network with these weights gives for the features ``x``, without noise.
+    """The output of a network with these weights for the features ``x``, without noise.
 
     >>> true_output([torch.eye(2), torch.eye(2), torch.ones(1, 2)], torch.tensor([[3.0, -4.0]]), "relu")
     tensor([[3.]])
