@@ -1,4 +1,4 @@
-"""Worker processes: started, watched, and started again if they are killed."""
+"""Worker processes: start them, watch them, and replace those that are killed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
@@ -21,13 +21,31 @@ if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
     from multiprocessing.process import BaseProcess
 
-__all__ = ["work"]
+__all__ = ["MOST_KILLS", "KillCounter", "run_workers"]
 
-PAUSE = 0.5  # seconds between two looks at the workers, at most
+MOST_KILLS = 3  # kills without progress before we give up
+PAUSE = 0.5  # seconds between two looks at the workers
 PRELOADED = ["inface.lab.sweeps.worker", "inface.lab.paper.tasks", "optuna", "sklearn.datasets", "torch._dynamo"]
 
 
-def work(
+class KillCounter:
+    """Counts workers that were killed at the same point, that is, without progress in between.
+
+    >>> kills = KillCounter()
+    >>> [kills.count(epoch) for epoch in (0, 0, 7)]
+    [1, 2, 1]
+    """
+
+    def __init__(self) -> None:
+        self.kills: dict[Hashable, int] = {}
+
+    def count(self, reached: Hashable) -> int:
+        """Count a kill; return how many there were at this point."""
+        self.kills[reached] = self.kills.get(reached, 0) + 1
+        return self.kills[reached]
+
+
+def run_workers(
     jobs: int,
     target: Callable[..., None],
     arguments: tuple[Any, ...],
@@ -35,20 +53,21 @@ def work(
     look: Callable[[], None],
     killed: Callable[[int, int], None],
 ) -> None:
-    """Run so many workers of one thread each to their end; one that is killed is replaced.
+    """Run worker processes, one thread each, until all have finished. A killed worker is replaced.
 
     Args:
-        jobs: how many.
-        target: what they do; a LabError in one of them ends all.
-        arguments: of the target.
-        look: is called about twice a second.
-        killed: is called with the number of a process that was killed and of the signal; it raises if that is enough.
+        jobs: the number of workers.
+        target: the function that each worker calls; a LabError in one of them ends all.
+        arguments: the arguments of the target.
+        look: called about twice a second.
+        killed: called with the process id and the signal of a killed worker; it may raise to give up.
     """
     context = _context()
 
     def start() -> BaseProcess:
-        process = context.Process(target=_life, args=(dict(os.environ), target, *arguments))  # type: ignore[attr-defined]
-        with _uninterrupted():  # which the process inherits: it is its parent that is interrupted
+        args = (dict(os.environ), target, *arguments)
+        process = context.Process(target=_run_worker, args=args)  # type: ignore[attr-defined]
+        with _uninterrupted():  # inherited by the worker: Ctrl-C is for its parent
             process.start()
         return process
 
@@ -63,7 +82,7 @@ def work(
                     killed(worker.pid or 0, -worker.exitcode)
                     workers[index] = start()
                 elif worker.exitcode:
-                    raise LabError("a worker failed; what it says is above")
+                    raise LabError("a worker failed; its error is above")
         look()
     finally:
         for worker in workers:
@@ -73,8 +92,8 @@ def work(
 
 
 def _context() -> BaseContext:
-    """How workers are started: forked from a process that has imported torch once for all of them, where there is fork."""
-    if sys.platform != "linux":  # elsewhere a fork after torch's threads have started is not safe
+    """How to start workers. On Linux they are forked from a server that has imported torch once for all of them."""
+    if sys.platform != "linux":  # elsewhere it is not safe to fork after torch has started its threads
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
@@ -90,8 +109,8 @@ def _uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _life(environment: dict[str, str], target: Callable[..., None], *arguments: Any) -> None:
-    """The life of a worker: in the environment of its parent as it is now, and no longer than its parent's."""
+def _run_worker(environment: dict[str, str], target: Callable[..., None], *arguments: Any) -> None:
+    """Run the target in the parent's current environment; exit when the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.clear()
     os.environ.update(environment)

@@ -216,7 +216,7 @@ def test_an_interrupt_ends_the_workers_and_says_how_to_continue(tmp_path):
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "the same command goes on where it was" in told
+    assert "the same command continues" in told
     assert not (last / "result.json").is_file()
     with FileLock(first / ".task", timeout=0):
         pass

@@ -1,4 +1,4 @@
-"""The tables: the paper's numbers beside ours, and the second one with the rivals."""
+"""The tables: the paper's numbers beside ours, and the second one with the baselines."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_table_that_cannot_be_continued_is_named_before_anything_is_trained(co
     file.write_text(contents)
     folders = [f"--out={tmp_path / 'out'}", f"--results={tmp_path}", f"--data={place}"]
     assert command(["reproduce", "table1", "--quick", "--experiment", "mnist-mlp", "--only", "sgd", *folders]) == 1
-    assert f"inface: {file}: is " in capsys.readouterr().err
+    assert f"inface: {file}: " in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert file.read_text() == contents
 
@@ -190,7 +190,9 @@ def test_a_row_of_another_grid_is_not_replaced(place, tmp_path, capsys):
     file.write_text(json.dumps({"format": 4, "experiments": {"mnist-mlp": {"sgd": row(grid={"lr": [1.0]})}}}))
     folders = [f"--out={tmp_path / 'out'}", f"--results={tmp_path}", f"--data={place}"]
     assert command(["reproduce", "table1", "--quick", *folders]) == 2
-    assert f"{file}: has sgd of mnist-mlp with another grid; wanted another --results" in capsys.readouterr().err
+    assert (
+        f"{file}: already has sgd of mnist-mlp, with another grid; choose another --results" in capsys.readouterr().err
+    )
     assert not (tmp_path / "out").exists()
 
 

@@ -82,14 +82,14 @@ def test_a_point_gives_the_settings_that_it_says():
         ("constrained_lr: [[8, a]]\n", 1, "constrained-lr: wanted numbers"),
         ("lr: [1]\nradius: [[1e-1, two]]\n", 2, "radius: wanted numbers > 0, got [0.1, 'two']"),
         ("constrained_lr: [[]]\n", 1, "constrained-lr: wanted numbers"),
-        ("lr: [0.1]\nradius 1: [1]\n", 2, "wanted radius 1, radius 2: one for each constrained layer"),
+        ("lr: [0.1]\nradius 1: [1]\n", 2, "wanted radius 1, radius 2: one per constrained layer"),
         ("\n[1, 2]\n", 2, "wanted lists of values, such as smoothness: [1, 4, 16]; got a list without a name"),
         ("paper\n", 1, "wanted lists of values, such as smoothness: [1, 4, 16]; got a value without a name"),
         ("lr: [0.1]\nradius: [5, 2, [5, 5]]\n", 2, "radius: [5, 5] is the same as 5; wanted one of them"),
-        ("lr: [0.1]\nsmoothness: [4]\n", 2, "lr and smoothness say the same thing, lr = 1 / (2 L); wanted one"),
-        ("radius 1: [1]\nradius 2: [1]\nradius: [5]\n", 3, "radius 1 and radius say the same thing; wanted one"),
-        ("lr: [0.1]\nin_face: [away, pairwise]\n", 2, "in_face means nothing to --method sfw"),
-        ("keep: [0.1]\n", 1, "keep means nothing to --method sfw"),
+        ("lr: [0.1]\nsmoothness: [4]\n", 2, "lr and smoothness set the same thing, lr = 1 / (2 L); wanted one"),
+        ("radius 1: [1]\nradius 2: [1]\nradius: [5]\n", 3, "radius 1 and radius set the same thing; wanted one"),
+        ("lr: [0.1]\nin_face: [away, pairwise]\n", 2, "--method sfw does not use in_face"),
+        ("keep: [0.1]\n", 1, "--method sfw does not use keep"),
         ("? [a, b]\n: [1]\n", 1, "wanted the name of a setting"),
     ],
 )
@@ -128,8 +128,8 @@ def laughs(levels):
     ("text", "words"),
     [
         (laughs(2), r":1: lists in lists, 2 values here; wanted lists of numbers"),
-        ("lr: &a [*a]\n", r":1: \*a: is a part of itself"),
-        ("lr: [&b [1, *b]]\n", r":1: \*b: is a part of itself"),
+        ("lr: &a [*a]\n", r":1: \*a: contains itself"),
+        ("lr: [&b [1, *b]]\n", r":1: \*b: contains itself"),
         ("lr: &x [1, 2]\nradius: [*x, [*x, *x]]\n", ":2: lists in lists, 2 values here"),
         ("lr: " + "[" * 5000 + "1" + "]" * 5000, ":1: lists in lists, 4 deep or more; wanted at most 3"),
         ("lr:\n " + "[" * 90_000, ":2: lists in lists, 4 deep or more"),
@@ -138,7 +138,7 @@ def laughs(levels):
         ("lr: [0x" + "f" * 5000 + "]\n", ":1: lr: is not plain YAML"),
         ("lr: [1" + "0" * 400 + "]\n", ":1: lr: wanted a number > 0, got 1000"),
         ("lr: [2001-99-99]\n", ":1: lr: is not plain YAML"),
-        ("# " + "x" * 200_000, r"has 200,002 bytes; wanted at most 200,000"),
+        ("# " + "x" * 200_000, r"has 200,002 bytes; wanted a grid file of at most 200,000"),
         (
             "lr: &x [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\nmomentum: *x\nepochs: *x\nseed: *x\nbatch_size: [1, 2]",
             r"a grid of 20,000 settings; wanted at most 10,000",
@@ -201,7 +201,7 @@ def test_nothing_is_tried_when_the_grid_is_wrong(tmp_path, capsys):
 
 def test_a_study_that_somebody_else_wrote_decides_nothing_but_what_a_sweep_tries():
     for name in ("experiment", "options", "source", "threads", "measured_on", "radius 3", "radius x"):
-        with pytest.raises(ArgumentError, match=f"there is no setting {name} that a sweep tries"):
+        with pytest.raises(ArgumentError, match=f"a sweep cannot try {name}"):
             applied(BASE, {"lr": 0.1, name: "evil.py:mine"}, 2)
 
 
@@ -215,7 +215,7 @@ def test_a_study_made_for_something_else_is_not_continued(tmp_path):
         ({"theta": 5}, r"\(theta 100, wanted 5\)"),
         ({"grid": Grid({"lr": [0.1]})}, "grid"),
     ):
-        with pytest.raises(ArgumentError, match=f"was made for something else .*{words}"):
+        with pytest.raises(ArgumentError, match=f"belongs to another sweep .*{words}"):
             study_of(plan_in(tmp_path, **changed))
     study_of(plan_in(tmp_path, seeds=5, out=str(tmp_path / "elsewhere")))
 
@@ -517,7 +517,7 @@ def test_seeds_are_not_tried_with_halving(tmp_path, capsys):
     grid.write_text("lr: [0.1, 0.2]\nseed: [0, 1]\n")
     arguments = ["sweep", "digits", "--method", "sgd", "--epochs", "1", "--seeds", "0", f"--grid={grid}"]
     assert command([*arguments, f"--out={tmp_path / 'sweep'}"]) == 2
-    assert "seed: a setting is judged by all of its seeds" in capsys.readouterr().err
+    assert "seed: a grid with several seeds needs --no-pruning" in capsys.readouterr().err
     assert not (tmp_path / "sweep").exists()
     assert command([*arguments, f"--out={tmp_path / 'sweep'}", "--no-pruning"]) == 0
     lines = capsys.readouterr().out.split("settings \n")[-1].splitlines()
@@ -567,7 +567,7 @@ def test_a_search_draws_the_same_settings_in_another_folder(tmp_path):
 def test_a_sweep_in_which_everything_diverges_says_so(tmp_path):
     plan = plan_in(tmp_path, base=replace(BASE, method="sgd"), grid=Grid({"lr": [1e30]}), seeds=0)
     tune(plan)
-    with pytest.raises(LabError, match="no setting came to its end"):
+    with pytest.raises(LabError, match="no setting finished"):
         winner(plan, study_of(plan))
 
 
@@ -634,7 +634,7 @@ def test_a_sweep_whose_processes_are_killed_again_and_again_loses_and_repeats_no
     os.killpg(process.pid, signal.SIGINT)
     _, told = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert "the same command goes on where it was" in told
+    assert "the same command continues" in told
     assert "Traceback" not in told
     (tmp_path / "most").unlink()
     for process in [started(folder), started(folder)]:
@@ -686,8 +686,8 @@ def test_sweeping_from_the_command_line(tmp_path, capsys):
     assert json.loads((tmp_path / "first" / "results.json").read_text())["final"] == []
 
     refusals = {
-        "made for something else (theta 100, wanted 5); another --out, or another --study": [*first, "--theta", "5"],
-        "first: is the folder of the sweep mine; wanted another --out for other": [*first, "--study", "other"],
+        "belongs to another sweep (theta 100, wanted 5); choose another --out or --study": [*first, "--theta", "5"],
+        "first: is the folder of the sweep mine; choose another --out for other": [*first, "--study", "other"],
     }
     for words, arguments in refusals.items():
         assert command(arguments) == 2
@@ -700,22 +700,22 @@ def test_sweeping_from_the_command_line(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--search 3 --momentum 0.9", "--momentum and --search, which tries momentum: wanted one of them"),
-        ("--search 3 --constrained-lr 2", "--constrained-lr and --search, which tries constrained_lr"),
-        ("--search 3 --radius 1 2", "--radius and --search, which tries radius 1"),
-        ("--lr 0.1", "--lr and --grid paper, which tries smoothness"),
-        ("--grid quick --smoothness 4", "--smoothness and --grid quick, which tries smoothness"),
-        ("--radius 1", "--radius and --grid paper, which tries radius 1"),
-        ("--constrained-lr 1 2 3", "constrained-lr: wanted 1 or 2 numbers, for fc1.weight, fc2.weight; got 3"),
+        ("--search 3 --momentum 0.9", "wanted --momentum or --search, which tries momentum; got both"),
+        ("--search 3 --constrained-lr 2", "wanted --constrained-lr or --search, which tries constrained_lr; got both"),
+        ("--search 3 --radius 1 2", "wanted --radius or --search, which tries radius 1; got both"),
+        ("--lr 0.1", "wanted --lr or --grid paper, which tries smoothness; got both"),
+        ("--grid quick --smoothness 4", "wanted --smoothness or --grid quick, which tries smoothness; got both"),
+        ("--radius 1", "wanted --radius or --grid paper, which tries radius 1; got both"),
+        ("--constrained-lr 1 2 3", "constrained-lr: wanted 1 or 2 numbers (for fc1.weight, fc2.weight), got 3"),
         ("--grid FILE --constrained-lr 1 2 3", "constrained-lr: wanted 1 or 2 numbers"),
-        ("--grid FILE --epochs 5", "--epochs and --grid FILE, which tries epochs"),
-        ("--grid FILE --keep 0.5 --method prune", "--keep and --grid FILE, which tries keep"),
-        ("--method sgd --in-face away", "--in-face means nothing to --method sgd"),
-        ("--method prune", "keep: wanted a number in (0, 1], which the method needs, got None"),
-        ("--method proximal --search 3", "shrinkage: wanted a number > 0, which the method needs"),
-        ("--method proximal --grid OTHER", "shrinkage: wanted a number > 0, which the method needs"),
+        ("--grid FILE --epochs 5", "wanted --epochs or --grid FILE, which tries epochs; got both"),
+        ("--grid FILE --keep 0.5 --method prune", "wanted --keep or --grid FILE, which tries keep; got both"),
+        ("--method sgd --in-face away", "--method sgd does not use --in-face"),
+        ("--method prune", "keep: the method prune needs it; wanted a number in (0, 1], got None"),
+        ("--method proximal --search 3", "shrinkage: the method proximal needs it; wanted a number > 0"),
+        ("--method proximal --grid OTHER", "shrinkage: the method proximal needs it; wanted a number > 0"),
         ("--method prun", "did you mean prune?"),
-        ("--grid quick --search 3", "--grid and --search are two ways"),
+        ("--grid quick --search 3", "wanted --grid or --search, got both"),
         ("--grid papr", "--grid: there is no file papr; did you mean paper?"),
         ("--grid no.yaml", "--grid: there is no file no.yaml; wanted paper, quick, or a YAML file of lists"),
         ("--search 0", "--search: wanted a whole number >= 1, got 0"),
@@ -742,7 +742,7 @@ def test_a_place_that_cannot_be_a_folder_is_named_in_one_line(tmp_path, monkeypa
     Path("FILE").touch()
     assert command(["sweep", "digits", *words.split()]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"inface: {words.split()[-1]}: cannot be the folder of a study: ")
+    assert error.startswith(f"inface: {words.split()[-1]}: cannot be used as a study folder: ")
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == [tmp_path / "FILE"]
 
@@ -751,7 +751,7 @@ def test_missing_data_is_named_once_and_nothing_is_begun(tmp_path, capfd):
     words = ["sweep", "mnist-mlp", "--data", str(tmp_path / "nowhere"), "--out", str(tmp_path / "sweep"), "--jobs", "2"]
     assert command(words) == 1
     missing = tmp_path / "nowhere" / "mnist" / "train-images-idx3-ubyte.gz"
-    assert capfd.readouterr().err == f"inface: {missing}: is not there; inface data fetch mnist downloads it\n"
+    assert capfd.readouterr().err == f"inface: {missing}: is missing; inface data fetch mnist downloads it\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""The paper's Table 1 made again, and a second table that goes beyond it."""
+"""Reproduce the paper's Table 1, a second table beyond it, and Figures 1 to 4."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""One cell of the supplement's figures: settings chosen by successive halving, then trials with the chosen ones."""
+"""One cell of Figures 1 and 2: settings chosen by successive halving, then trials with the chosen settings."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from inface.lab.runs.setup import experiment_of, load_data, resolve, settings_fo
 from inface.lab.runs.stacking import Stack
 from inface.lab.sweeps import paper_grid, quick_grid
 from inface.lab.sweeps.grids import applied
+from inface.version import __version__
 
 from .published import METHODS
 from .tasks import Meter, measured
@@ -43,22 +43,22 @@ class Cell:
         return f"{self.activation}-{self.edges}-{self.snr:g}-{self.method}"
 
     def settings(self, samples: int) -> Settings:
-        """How its networks are trained while settings are chosen."""
+        """The settings of its networks before any are tuned."""
         options = {"edges": self.edges, "snr": self.snr, "activation": self.activation, "trial": 0, "samples": samples}
         return settings_for("synthetic", method=self.method, options=options, threads=1, measured_on="validation")
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is done.
+    """How many settings, epochs, trials and samples.
 
     Attributes:
-        rungs: epochs that settings are trained for before the best of them go on; the last are those of a run.
-        one_in: of so many settings, one goes on.
-        trials: true networks and data sets.
-        samples: to train on.
-        together: networks that are trained at once.
-        quick: a corner of the grid.
+        rungs: the epochs of the rungs of successive halving; the last is the length of a run.
+        one_in: one in this many settings goes on to the next rung.
+        trials: the number of true networks, each with its data.
+        samples: the number of training samples.
+        together: the number of networks trained at once.
+        quick: use the quick grid instead of the paper's.
 
     >>> Effort().ladder("sfw-if"), Effort().ladder("sgd")
     ([(1, 200), (4, 50), (25, 12)], [(25, 8)])
@@ -72,11 +72,11 @@ class Effort:
     quick: bool = False
 
     def points(self, method: Method, layers: int = 2) -> list[dict[str, Any]]:
-        """The settings that are tried with so many constrained layers."""
+        """The settings to try."""
         return (quick_grid if self.quick else paper_grid)(method, layers).points()
 
     def ladder(self, method: Method) -> list[tuple[int, int]]:
-        """The epochs of each rung, and how many settings are on it; those that are trained at once anyway need no rungs."""
+        """The epochs and the number of settings of each rung; a single rung if all settings are trained at once."""
         size = len(self.points(method))
         if size <= self.together:
             return [(self.rungs[-1], size)]
@@ -98,7 +98,7 @@ def cells(activation: Activation) -> list[Cell]:
 
 @dataclass(frozen=True)
 class CellTask:
-    """The study of a cell as a task; its units are epochs of one network. Without trials, its settings are chosen."""
+    """The task of studying a cell; its units are epochs of one network. With no trials it only chooses settings."""
 
     cell: Cell
     effort: Effort
@@ -119,14 +119,14 @@ class CellTask:
 
     @property
     def file(self) -> Path:
-        """What was found."""
+        """The file of the result."""
         return self.place / ("result.json" if self.effort.trials else "settings.json")
 
     def finished(self) -> bool:
         return self.result() is not None
 
     def result(self) -> dict[str, Any] | None:
-        """What was found, if it is there."""
+        """The result, if the cell is finished."""
         found = read_json(self.file) if self.file.is_file() else {}
         return found if found.get("effort") == _made(self.effort) else None
 
@@ -135,9 +135,9 @@ class CellTask:
 
 
 def study_cell(cell: Cell, effort: Effort, folder: Path, meter: Meter | None = None) -> dict[str, Any]:
-    """Choose settings on the first trial's validation data, then train every trial with them and measure it on its test data.
+    """Choose settings on the first trial's validation data; then train all trials with them and measure on test data.
 
-    What is done is in files: a call that was killed goes on where it was.
+    Progress is kept in files: after a kill, the same call continues.
     """
     task = CellTask(cell, effort, folder)
     found = task.result()
@@ -148,7 +148,7 @@ def study_cell(cell: Cell, effort: Effort, folder: Path, meter: Meter | None = N
 
 
 class _Study:
-    """The study of a cell that is going on."""
+    """The study of a cell in progress."""
 
     def __init__(self, task: CellTask, meter: Meter) -> None:
         self.cell, self.effort, self.place, self.meter = task.cell, task.effort, task.place, meter
@@ -169,7 +169,7 @@ class _Study:
     # ------------------------------------------------------------------ choosing settings
 
     def _tuned(self) -> tuple[Settings | None, list[dict[str, Any]]]:
-        """The best settings, if any network stayed finite, and how all of them did."""
+        """The best settings, or None if all networks diverged; and the scores of all settings."""
         base, ladder = self.cell.settings(self.effort.samples), self.effort.ladder(self.cell.method)
         layers = len(experiment_of(base).sets)
         left = [applied(base, point, layers) for point in self.effort.points(self.cell.method, layers)]
@@ -187,8 +187,8 @@ class _Study:
         return (left[0] if left else None), tried
 
     def _scored(self, settings: list[Settings], file: Path, told: str, *, last: bool) -> list[float | None]:
-        """The validation errors of settings that are trained together, from a file if they were."""
-        made = {"inface": version("inface"), "settings": [resolve(one).to_dict() for one in settings]}
+        """The validation errors of settings that are trained together; read from a file if it is there."""
+        made = {"inface": __version__, "settings": [resolve(one).to_dict() for one in settings]}
         found = read_json(file) if file.is_file() else {}
         epochs = len(settings) * settings[0].epochs
         if found.get("made") == made:
@@ -206,7 +206,7 @@ class _Study:
         return list(found["mse"])
 
     def _keep_best(self, stack: Stack, scores: list[float | None]) -> None:
-        """The last rung's best network may be the first trial's: it is trained on the same samples in the same order."""
+        """Store the best network of the last rung as trial 0, which has the same samples in the same order."""
         best = min(range(len(scores)), key=lambda index: _rank(scores[index]))
         summary = stack.summary(best, "test")
         if summary is not None:
@@ -215,7 +215,7 @@ class _Study:
     # ------------------------------------------------------------------ trials
 
     def _trials(self, best: Settings) -> list[dict[str, Any] | None]:
-        """Every trial's test error and non-zero edges, None where it diverged; those that are there are not trained again."""
+        """The test error and non-zero edges of every trial, None if it diverged; finished trials are not repeated."""
         options = dict(best.options)
         runs = {
             trial: resolve(replace(best, options={**options, "trial": trial}, measured_on="test"))
@@ -241,7 +241,7 @@ class _Study:
         return all(file.is_file() for file in files) and read_json(files[0]) == config(settings)
 
     def _write(self, trial: int, settings: Settings, summary: dict[str, Any] | None, cost: dict[str, float]) -> None:
-        """The folder of a run, for reports; its weights and its course are not kept. A diverged one has no measurements."""
+        """Write the folder of a run, for reports: settings and summary, no weights. A diverged run has no summary."""
         path = self.place / f"trial-{trial}"
         (path / "summary.json").unlink(missing_ok=True)
         write_json(path / "config.json", config(settings))
@@ -274,7 +274,7 @@ class _Study:
 
 
 def _made(effort: Effort) -> dict[str, Any]:
-    return {**asdict(effort), "rungs": list(effort.rungs), "inface": version("inface")}
+    return {**asdict(effort), "rungs": list(effort.rungs), "inface": __version__}
 
 
 def _point(settings: Settings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The pages of Figures 1 to 4: our numbers, and what the paper says in words beside what we find."""
+"""The pages of Figures 1 to 4: our numbers, and the paper's claims beside what we find."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from inface.lab.runs.run import Run
-from inface.lab.runs.settings import Method
+from inface.lab.runs.settings import FRANK_WOLFE, Method
 
 from .cells import Cell
+from .published import METHODS
 
 __all__ = ["SAME", "boxes_page", "course_page"]
 
@@ -85,7 +86,7 @@ def _row(cell: Cell, found: dict[str, Any]) -> str:
 
 
 def _medians(wanted: Sequence[Cell], found: dict[str, Any]) -> Medians:
-    """Of every kind of data; only where trials came to their end."""
+    """The medians of every kind of data, over the trials that did not diverge."""
     medians: Medians = {}
     for cell in wanted:
         trials = [trial for trial in found[cell.name]["trials"] if trial is not None]
@@ -101,15 +102,14 @@ def _median(trials: list[dict[str, Any]]) -> tuple[float, float, float]:
 
 
 def _claims(activation: str, medians: Medians) -> list[tuple[str, str]]:
-    """What the paper says of its figure, and in how many kinds of data it is so here."""
+    """The paper's claims about its figure, and for how many kinds of data they hold here."""
 
     def so(methods: Sequence[Method], holds: Callable[..., bool], ms: Sequence[int] = (5, 10, 15)) -> str:
         kinds = [own for (m, _), own in medians.items() if m in ms and all(method in own for method in methods)]
         return f"{sum(holds(*(own[method] for method in methods)) for own in kinds)} of {len(kinds)}"
 
-    every: tuple[Method, ...] = ("sfw-if", "sfw", "sgd")
-    both: tuple[Method, ...] = ("sfw-if", "sfw")
-    sparser = [so(every, lambda a, b, c, i=i: max(a[i], b[i]) < c[i]) for i in (0, 1)]
+    both = FRANK_WOLFE
+    sparser = [so(METHODS, lambda a, b, c, i=i: max(a[i], b[i]) < c[i]) for i in (0, 1)]
     inner = [so(both, lambda a, b, i=i: a[i] < b[i]) for i in (0, 1)]
     sigmoid = activation == "sigmoid"
     more = so(both, lambda a, b: (b[1] - a[1] > b[0] - a[0]) == sigmoid)
@@ -127,7 +127,7 @@ def _claims(activation: str, medians: Medians) -> list[tuple[str, str]]:
 
 def _ratios(medians: Medians) -> str:
     told = []
-    for method in ("sfw-if", "sfw"):
+    for method in FRANK_WOLFE:
         found = [own[method][2] / own["sgd"][2] for own in medians.values() if method in own and "sgd" in own]
         if found:
             told.append(f"{method.upper()} {min(found):.2f} to {max(found):.2f} times SGD's")
@@ -144,7 +144,7 @@ COURSES = ("with the settings chosen for each", "with SFW-IF's settings for both
 
 
 def _course_claims(runs: dict[str, Run]) -> list[tuple[str, ...]]:
-    """What the paper says of its instance, and at how many points of the series it is so here."""
+    """The paper's claims about its instance, and at how many points of the series they hold here."""
     found = [_compared(runs["sfw-if"], runs[other]) for other in ("sfw", SAME)]
     claims = ("SFW-IF is sparser than SFW all the way", "its gap seems to fall faster")
     return list(zip(claims, *found, strict=True))
@@ -169,7 +169,7 @@ def _part(pairs: Sequence[tuple[float, float]]) -> str:
 
 
 def _beside(claims: Sequence[tuple[str, ...]], kinds: Sequence[str] = ("here",)) -> list[str]:
-    """The paper gives pictures and no numbers; what it says in words can be counted, for each kind of comparison."""
+    """A table of the paper's claims. Its figures have no numbers, so we count where each claim holds."""
     lines = ["The paper's figure has no numbers to stand beside these. What it says of it in words, counted here:", ""]
     lines += [f"| the paper | {' | '.join(kinds)} |", f"|---|{'---|' * len(kinds)}"]
     return [*lines, *(f"| {' | '.join(row)} |" for row in claims)]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +16,7 @@ from inface.lab.runs.run import Run
 from inface.lab.runs.settings import Method, Settings
 from inface.lab.runs.setup import resolve
 from inface.lab.runs.training import Record, train
+from inface.version import versions
 
 from .cells import QUICK, Cell, CellTask, Effort, cells, study_cell
 from .figure_pages import SAME, boxes_page, course_page
@@ -47,25 +46,25 @@ def boxes(
 ) -> Path:
     """Figure 1 (sigmoid) or 2 (ReLU): box plots over trials of non-zeros and test error, for every kind of data.
 
-    It can be killed at any moment: the same call goes on, and what is finished is not done again.
+    It can be killed at any moment. The same call continues; finished work is not repeated.
 
     Args:
-        activation: of the true network and of those that learn it.
+        activation: the activation of the true and of the trained networks.
         out: the folder of the runs.
         results: the folder of the figure, its numbers as JSON and a page.
-        name: what their files are called.
-        command: what the page says it was written by.
-        kinds: the cells, if not all of them.
-        effort: how much is done.
+        name: the name of the files.
+        command: the command that the page names.
+        kinds: the cells; by default all.
+        effort: how many settings, samples, epochs and trials.
         jobs: worker processes.
-        show: is called with what is going on and its progress.
+        show: called with the stage and its progress.
     """
     wanted = cells(activation) if kinds is None else list(kinds)
     found = _studied(wanted, effort or Effort(), out / name, jobs, None if show is None else lambda p: show("cells", p))
     told = {
         "format": 1,
         "command": command,
-        "versions": _versions(),
+        "versions": versions("inface", "torch", "numpy", "python"),
         **_cost(found.values()),
         "cells": {cell: _short(result) for cell, result in found.items()},
     }
@@ -93,16 +92,16 @@ def evolution(
 ) -> Path:
     """Figures 3 and 4: the gap and the non-zeros of one instance (sigmoid, m = 10, SNR = 10) during training.
 
-    Its settings are chosen as those of Figure 1, if they were not yet; SFW is drawn with those of SFW-IF too.
+    The settings are chosen as in Figure 1, or taken from there. SFW is also drawn with the settings of SFW-IF.
 
     Args:
         out: the folder of the runs.
         results: the folder of the figures, their numbers as JSON and a page.
-        command: what the page says it was written by.
-        suffix: of the names of their files.
-        effort: how much is done to choose the settings.
+        command: the command that the page names.
+        suffix: a suffix of the file names.
+        effort: how many settings, samples and epochs.
         jobs: worker processes.
-        show: is called with what is going on and its progress.
+        show: called with the stage and its progress.
     """
     methods: tuple[Method, ...] = ("sfw", "sfw-if")
     wanted = [Cell("sigmoid", 10, 10.0, method) for method in methods]
@@ -114,10 +113,10 @@ def evolution(
         if found[cell.name]["best"] is None:
             raise LabError(f"{cell.name}: the loss became infinite or not a number with all settings")
         best = Settings.from_dict(found[cell.name]["best"])
-        if best.experiment != "synthetic":  # a file of somebody else could name code to import
-            raise LabError(f"{cell.name}: its settings are of {best.experiment}, wanted synthetic")
+        if best.experiment != "synthetic":  # an untrusted file could name code to import
+            raise LabError(f"{cell.name}: wanted settings of the experiment synthetic, got {best.experiment}")
         chosen[method] = replace(best, measured_on="test")
-    # Gaps can be compared where learning rates and radii are the same.
+    # Gaps can be compared only for equal learning rates and radii.
     chosen[SAME] = replace(chosen["sfw-if"], method="sfw")
     courses = [CourseTask(who, resolve(settings), out / name / who) for who, settings in chosen.items()]
     carry_out(courses, jobs=jobs, show=None if show is None else lambda p: show("runs", p))
@@ -126,7 +125,7 @@ def evolution(
     told = {
         "format": 1,
         "command": command,
-        "versions": _versions(),
+        "versions": versions("inface", "torch", "numpy", "python"),
         **_cost(spent),
         "runs": {
             who: {"settings": run.settings.to_dict(), "summary": run.summary, "steps": _thinned(run.steps)}
@@ -142,7 +141,7 @@ def evolution(
 
 @dataclass(frozen=True)
 class CourseTask:
-    """A run whose course is drawn, as a task; its units are epochs."""
+    """The task of training a run whose course is drawn; its units are epochs."""
 
     name: str
     settings: Settings
@@ -170,14 +169,14 @@ class CourseTask:
         train(self.settings, self.place, watch=watch, resume=mine, overwrite=not mine)
 
     def cost(self) -> dict[str, float]:
-        """What the run has cost so far."""
+        """The seconds that the run has taken so far."""
         file = self.place / "cost.json"
         run = Run(self.place)
         spent = read_json(file)["cpu_seconds"] if file.is_file() else 0.0
         return {"cpu_seconds": spent, "seconds": run.summary["seconds"] if run.finished else 0.0}
 
     def _is_mine(self) -> bool:
-        """Whether what is there was begun with the same settings, by the same versions."""
+        """Whether the folder holds a run with the same settings and versions."""
         file = self.place / "config.json"
         return file.is_file() and read_json(file) == config(self.settings)
 
@@ -192,7 +191,7 @@ def _studied(
 
 
 def _draw_boxes(runs: list[Run], file: Path) -> bool:
-    """Box plots of the methods, whatever settings each had for a kind of data; whether there are trials enough."""
+    """Draw box plots of the methods, with whatever settings were chosen; return whether there are enough trials."""
     from inface.lab.report.boxes import boxes as drawings
     from inface.lab.report.groups import grouped, measure, method_name
     from inface.lab.report.svg import save
@@ -207,7 +206,7 @@ def _draw_boxes(runs: list[Run], file: Path) -> bool:
 
 
 def _in_decades(panel: Panel) -> Panel:
-    """The panel with a logarithmic axis where a trial that went wrong would leave no room for the others."""
+    """The panel with a logarithmic axis if its values span a factor of more than 20."""
 
     def draw(axes: Axes) -> None:
         panel.draw(axes)
@@ -220,7 +219,7 @@ def _in_decades(panel: Panel) -> Panel:
 
 
 def _draw_courses(runs: list[Run], folder: Path, results: Path, names: dict[str, str]) -> list[str]:
-    """The report of the runs, and of its pictures those asked for, under their names."""
+    """Write the report of the runs, and copy some of its figures under the given names."""
     from inface.lab.report import write_report
 
     write_report(runs, folder / "report.html", figures=folder / "figures", formats=("svg",))
@@ -231,20 +230,15 @@ def _draw_courses(runs: list[Run], folder: Path, results: Path, names: dict[str,
 
 
 def _short(result: dict[str, Any]) -> dict[str, Any]:
-    """What was found, without the settings that fell behind on the way."""
+    """The result, without the settings that were stopped early."""
     last = max((tried["epochs"] for tried in result["tried"]), default=0)
     return {**result, "tried": [tried for tried in result["tried"] if tried["epochs"] == last]}
 
 
 def _thinned(records: list[Record], most: int = 250) -> list[Record]:
-    """A series of not too many points."""
+    """At most ``most`` records of a series, evenly spaced."""
     return records[:: -(-len(records) // most) or 1]
 
 
 def _cost(spent: Any) -> dict[str, float]:
     return {kind: round(sum(each.get(kind, 0.0) for each in spent), 1) for kind in ("seconds", "cpu_seconds")}
-
-
-def _versions() -> dict[str, str]:
-    names = ("inface", "torch", "numpy")
-    return {**{name: version(name) for name in names}, "python": platform.python_version()}

@@ -1,4 +1,4 @@
-"""The paper's own numbers: Table 1 of P. Grigas, A. Lobos, N. Vermeersch, arXiv:1906.03580."""
+"""The numbers of the paper's Table 1 (P. Grigas, A. Lobos, N. Vermeersch, arXiv:1906.03580)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ METHODS: tuple[Method, ...] = ("sfw-if", "sfw", "sgd")
 
 @dataclass(frozen=True)
 class Reported:
-    """What the paper reports of one method on one network.
+    """The paper's numbers for one method on one network.
 
     Attributes:
         nonzeros: of layer 1 and layer 2, the average percentage of edges into a node of at least 0.001.

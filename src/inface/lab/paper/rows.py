@@ -1,4 +1,4 @@
-"""The lines of the tables: a method each, and how its settings are chosen."""
+"""The rows of the tables: a method, and how its settings are chosen."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ GridName = Literal["paper", "coarse", "quick"]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table, or one for each percentage of the edges that a winner is found for.
+    """One row of a table; more than one if several ``thetas`` have different winners.
 
     Attributes:
-        name: of the line.
-        told: what the table calls it.
-        method: how its networks are trained.
-        grid: the settings that are tried.
-        given: settings of every run.
-        thetas: settings are judged by the accuracy with these percentages of the edges, each for itself.
+        name: the name of the row, for ``--only``.
+        told: its label in the table.
+        method: the training method.
+        grid: the settings to try.
+        given: fixed settings of every run.
+        thetas: for each of these percentages of edges, a winner is chosen by its accuracy.
         pruning: whether bad settings are stopped early.
-        first_rung: the epochs of the first rung of successive halving, if they are not a sweep's own.
-        part: which part of the paper's grid is tried, if not all of it.
+        first_rung: the epochs of the first rung of successive halving; None for the default of a sweep.
+        part: the part of the paper's grid that is tried.
     """
 
     name: str
@@ -50,8 +50,8 @@ class Row:
 def paper_rows(grid: GridName) -> list[Row]:
     """Table 1: the paper's methods, with its grid or a part of it.
 
-    Few settings are all trained to their end: halving would compare the first of them with next to nothing. Those of SGD
-    are trained with three seeds: with the longest steps short of divergence a network may be the best, or come to nothing.
+    Small grids are trained without halving, which would compare the first settings with almost none. SGD is trained
+    with three seeds: with the largest steps short of divergence, a network may be the best or fail.
 
     >>> [(row.name, len(row.grid.points()), row.pruning) for row in paper_rows("paper")]
     [('sfw-if', 200, True), ('sfw', 200, True), ('sgd', 24, False)]
@@ -71,10 +71,10 @@ def paper_rows(grid: GridName) -> list[Row]:
 
 
 def _coarse_grid(method: Method, layers: int) -> Grid:
-    """The part of the paper's grid around what is best for MNIST's perceptron.
+    """The part of the paper's grid around the best settings for mnist-mlp.
 
-    That is ``L = 4`` with radii 1 and 10 for SFW-IF, ``L = 64`` with radii 1 and 50 for SFW, and ``L = 1`` for SGD. It goes
-    farther to smaller ``L``: where there are convolutions, longer steps may be better.
+    These are ``L = 4`` with radii 1 and 10 for SFW-IF, ``L = 64`` with radii 1 and 50 for SFW, and ``L = 1`` for SGD.
+    The part extends farther to smaller ``L``, since convolutions may want longer steps.
     """
     if method == "sgd":
         return Grid({"smoothness": [0.25, 1.0, 4.0, 16.0]})
@@ -90,14 +90,14 @@ def _coarse_grid(method: Method, layers: int) -> Grid:
 
 @dataclass(frozen=True)
 class _Choices:
-    """What is tried on one network beyond the paper.
+    """The settings that the second table tries on one network.
 
     Attributes:
-        ours: of sfw-if, by the percentages of the edges that it is judged with.
-        rates: learning rates of each rival.
+        ours: grids of sfw-if, by the percentages of edges that choose the winner.
+        rates: learning rates of SGD and each baseline.
         decay: weight decays of SGD.
         shrinkage: penalties of proximal SGD.
-        keep: percentages of the edges to prune to, and to judge SGD and proximal SGD with beside all of them.
+        keep: percentages of edges to prune to; SGD and proximal SGD are also judged with them.
     """
 
     ours: Mapping[tuple[int, ...], Mapping[str, list[Any]]]
@@ -176,7 +176,7 @@ CHOICES = {
 
 
 def beyond_rows(experiment: str, *, quick: bool = False) -> list[Row]:
-    """The second table: averaged gradients, falling steps and a start alive, beside what others do with as many gradients.
+    """The second table: SFW-IF with momentum, cosine schedule and ``init="alive"``, beside SGD and the baselines.
 
     >>> [row.name for row in beyond_rows("mnist-mlp")]
     ['sfw-if-5', 'sgd', 'prune-5', 'gradual-5', 'prune-2', 'gradual-2', 'proximal']
@@ -201,13 +201,13 @@ def beyond_rows(experiment: str, *, quick: bool = False) -> list[Row]:
     shrunk, given = {**rates["proximal"], "shrinkage": choices.shrinkage}, {**cosine, "shrinkage": choices.shrinkage[0]}
     told = "proximal SGD (soft-thresholding)"
     rows.append(Row("proximal", told, "proximal", Grid(shrunk), given, thetas=(*choices.keep, 100)))
-    # While steps are long and edges are not yet pruned, a network says little about what it will be: the best setting of
-    # sfw-if on MNIST is among the last after two epochs. So every setting is trained to its end.
+    # No halving: while steps are long and edges are not yet pruned, early accuracy says little. The best setting of
+    # sfw-if on MNIST is among the worst after two epochs.
     return [replace(row, pruning=False, grid=_corner(row.grid) if quick else row.grid) for row in rows]
 
 
 def _corner(grid: Grid) -> Grid:
-    """Two points of a grid: they differ in the first setting that it has several values of.
+    """Two points of a grid, which differ in the first setting with several values.
 
     >>> _corner(Grid({"momentum": [0.9], "lr": [0.1, 0.2, 0.3], "seed": [0, 1]})).axes
     {'momentum': [0.9], 'lr': [0.1, 0.2], 'seed': [0]}

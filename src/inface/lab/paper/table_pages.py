@@ -78,12 +78,12 @@ def beyond_page(table: dict[str, Any]) -> str:
 
 
 def _has_together(end: dict[str, Any]) -> bool:
-    """Whether it was measured how networks do with the largest edges of all layers together; of older ones it was not."""
+    """Whether the runs hold the accuracy with the largest edges of all layers together; older runs do not."""
     return all("kept_together" in run for run in end["final"])
 
 
 def _told_above(name: str, cells: list[str]) -> list[str]:
-    """The first cells of a line that goes on with what the one above it begins with."""
+    """The first cells of a line that continues the one above."""
     return [f"{name}, together", *[""] * (len(cells) - 1)]
 
 
@@ -92,7 +92,7 @@ def _in_order(table: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _haste(table: dict[str, Any]) -> str:
-    """That a table was made in a hurry, if it was."""
+    """A note in the title if the table was made with fewer epochs than the paper's."""
     ends = [end for rows in table["experiments"].values() for row in rows.values() for end in row["winners"]]
     epochs = {end["best"]["epochs"] for end in ends}
     return "" if epochs <= {EPOCHS} else f" (quick: {max(epochs)} epochs, to see it work)"
@@ -124,7 +124,7 @@ def _line(cells: list[str]) -> str:
 
 
 def _effort(rows: dict[str, Any]) -> list[str]:
-    """What a table took, and how it was made."""
+    """The cost of a table, and the commands that made it."""
     settings = sum(_settings(row) for row in rows.values())
     epochs = sum(trial["epochs"] for row in rows.values() for trial in row["trials"])
     tuning = sum(row["trial_seconds"] for row in rows.values())
@@ -144,7 +144,7 @@ def _effort(rows: dict[str, Any]) -> list[str]:
 
 
 def _named(name: str, end: dict[str, Any]) -> str:
-    """What a line is called; and if its loss became infinite with some seeds, that it did."""
+    """The label of a line, with the number of seeds that diverged."""
     diverged, finished = len(end["diverged"]), len(end["final"])
     return f"{name} ({diverged} of {diverged + finished} seeds diverged)" if diverged else name
 
@@ -183,7 +183,7 @@ def _chosen(best: dict[str, Any]) -> str:
 
 
 def _everything(grid: dict[str, list[Any]], best: dict[str, Any]) -> str:
-    """The settings that were chosen among others."""
+    """The chosen values of the settings in the grid."""
     names = {"radius": "radii"}
     chosen = [name for name in grid if name != "seed"]
     return ", ".join(f"{names.get(name, name.replace('_', ' '))} {_value(best[name])}" for name in chosen)

@@ -1,21 +1,19 @@
-"""From the rows of a table to its file: a sweep each, and the page written again after every one."""
+"""Make the tables: one sweep per row; the page is written again after each."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock
 
 from inface.lab.errors import ArgumentError, LabError, suggestion
 from inface.lab.files import read_json, write_json, write_text
 from inface.lab.runs.setup import settings_for
 from inface.lab.sweeps import Plan, Progress, sweep
+from inface.version import versions
 
 from .rows import GridName, Row, beyond_rows, paper_rows
 from .table_pages import beyond_page, paper_page
@@ -24,7 +22,7 @@ __all__ = ["reproduce_beyond", "reproduce_paper"]
 
 FORMAT = 4
 TRIED = ("settings", "state", "epochs", "value", "kept", "diverged")
-AGAIN = "; without it, the same command makes it again from what is trained"
+AGAIN = "; delete it, and the same command rebuilds it from the finished runs"
 
 Show = Callable[[str, Progress], None]
 Page = Callable[[dict[str, Any]], str]
@@ -41,20 +39,20 @@ def reproduce_paper(
     data: str | None = None,
     show: Show | None = None,
 ) -> Path:
-    """Table 1: tune, train and measure every method on every network, and write the table after each of them.
+    """Table 1: tune, train and measure every method on every network. The table is written after each row.
 
-    It can be killed at any moment: the same call goes on, and what is finished is not done again.
+    It can be killed at any moment. The same call continues; finished work is not repeated.
 
     Args:
-        experiments: of ``mnist-mlp``, ``mnist-conv`` and ``cifar10``.
-        grid: the settings that are tried; ``"quick"`` is a corner of the paper's, three epochs and one seed: to see it
-            work, not to believe it.
-        only: the names of some of the lines, if not all of them.
+        experiments: some of ``mnist-mlp``, ``mnist-conv`` and ``cifar10``.
+        grid: the settings to try; ``"quick"`` is a corner of the paper's grid with three epochs and one seed, for a
+            first look.
+        only: the names of the rows to make; by default all.
         out: the folder of the sweeps.
         results: the folder of the table, as JSON and as Markdown.
         jobs: worker processes.
-        data: the data folder, if it is not the usual one.
-        show: is called with what is going on and its progress.
+        data: the data folder, if not the default.
+        show: called with the name of the sweep and its progress.
     """
     quick = grid == "quick"
     table = _Table("table1-quick" if quick else "table1", paper_page, out, results, jobs, data, show, quick=quick)
@@ -74,17 +72,19 @@ def reproduce_beyond(
     data: str | None = None,
     show: Show | None = None,
 ) -> Path:
-    """The second table, "beyond the paper"; the arguments are those of :func:`reproduce_paper`.
+    """The second table, "beyond the paper".
+
+    The arguments are those of :func:`reproduce_paper`, and one more:
 
     Args:
-        experiments: as there.
-        only: as there.
-        out: as there.
-        results: as there.
-        jobs: as there.
-        quick: two settings of every method, three epochs and one seed.
-        data: as there.
-        show: as there.
+        experiments: the networks.
+        only: the names of the rows to make.
+        out: the folder of the sweeps.
+        results: the folder of the table.
+        jobs: worker processes.
+        quick: two settings per method, three epochs and one seed.
+        data: the data folder.
+        show: called with the name of the sweep and its progress.
     """
     table = _Table("table2-quick" if quick else "table2", beyond_page, out, results, jobs, data, show, quick=quick)
     rows = {experiment: beyond_rows(experiment, quick=quick) for experiment in experiments}
@@ -93,7 +93,7 @@ def reproduce_beyond(
 
 
 class _Table:
-    """A table that grows by one sweep at a time."""
+    """A table that is filled sweep by sweep."""
 
     def __init__(
         self,
@@ -111,25 +111,25 @@ class _Table:
         self.file, self.page = results / f"{name}.json", results / f"{name}.md"
 
     def fill(self, rows: Mapping[str, list[Row]], only: Sequence[str] | None, command: str) -> None:
-        """Do the sweeps of the rows of every experiment, or only some; those that are done are not done again."""
+        """Run the sweeps of all rows, or of some; finished ones are not repeated."""
         known = list(dict.fromkeys(row.name for some in rows.values() for row in some))
         for name in only or ():
             if name not in known:
                 raise ArgumentError(f"--only: wanted {', '.join(known)}, got {name}{suggestion(name, known)}")
         todo = [(experiment, row) for experiment, some in rows.items() for row in some if not only or row.name in only]
-        for experiment, row in todo:  # what cannot be continued is better known before hours of training
+        for experiment, row in todo:  # find conflicts before hours of training
             self._room(self._read(), experiment, row)
         for experiment, row in todo:
             self._add(experiment, row, f"inface reproduce {command} --experiment {experiment} --jobs {self.jobs}")
 
     def _add(self, experiment: str, row: Row, command: str) -> None:
-        """Do the sweep of a row, unless it is done, and write the table with it."""
+        """Run the sweep of a row, unless it is finished, and write the table."""
         found = self._swept(self._plan(experiment, row), f"{experiment} {row.name}")
         told = {
             "told": row.told,
             "method": row.method,
             "command": command,
-            "versions": _versions(),
+            "versions": versions("python", "inface", "torch", "numpy", "numba", "optuna"),
             "jobs": self.jobs,
             "grid": _axes(row),
             "part": row.part,
@@ -137,7 +137,7 @@ class _Table:
             "trial_seconds": found["trial_seconds"],
             "trials": [{key: trial[key] for key in TRIED} for trial in found["trials"]],
         }
-        with FileLock(self.out / ".lock"):  # another command may fill other lines at the same time
+        with FileLock(self.out / ".lock"):  # another command may fill other rows at the same time
             table = self._read()
             self._room(table, experiment, row)[row.name] = told
             page = self._page(table)
@@ -145,21 +145,21 @@ class _Table:
             write_text(self.page, page)
 
     def _room(self, table: dict[str, Any], experiment: str, row: Row) -> dict[str, Any]:
-        """The rows of an experiment; what was found with other settings is not replaced in silence."""
+        """The rows of an experiment; an error if the row is there with another grid."""
         rows: dict[str, Any] = table["experiments"].setdefault(experiment, {})
         if row.name in rows and rows[row.name]["grid"] != _axes(row):
             raise ArgumentError(
-                f"{self.file}: has {row.name} of {experiment} with another grid; wanted another --results"
+                f"{self.file}: already has {row.name} of {experiment}, with another grid; choose another --results"
             )
         return rows
 
     def _read(self) -> dict[str, Any]:
-        """The table so far: one that a page can be made of."""
+        """The table so far; an error unless a page can be made from it."""
         if not self.file.is_file():
             return {"format": FORMAT, "experiments": {}}
         table = read_json(self.file)
         if table.get("format") != FORMAT:
-            raise LabError(f"{self.file}: is of format {table.get('format')!r}, wanted {FORMAT}{AGAIN}")
+            raise LabError(f"{self.file}: has format {table.get('format')!r}, wanted {FORMAT}{AGAIN}")
         self._page(table)
         return table
 
@@ -170,7 +170,7 @@ class _Table:
             raise LabError(f"{self.file}: is damaged: {error!r}{AGAIN}") from None
 
     def _swept(self, plan: Plan, title: str) -> dict[str, Any]:
-        """The results of a sweep: for a seed that diverges in the end another is taken."""
+        """The results of a sweep; a final run that diverged is replaced by one with another seed."""
         show = self.show
         wanted, seeds = plan.seeds, plan.seeds
         while True:
@@ -207,7 +207,7 @@ def _axes(row: Row) -> dict[str, Any]:
 
 
 def _winners(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The settings that won, each with the percentages of the edges that it did best with."""
+    """The winning settings, each with the percentages of edges for which it won."""
     winners: list[dict[str, Any]] = []
     for end in (found, *found["also"]):
         same = next((winner for winner in winners if winner["best"] == end["best"]), None)
@@ -217,8 +217,3 @@ def _winners(found: dict[str, Any]) -> list[dict[str, Any]]:
         same["chosen_with"].append(end["theta"])
         same["validation"].append(end["validation"])
     return winners
-
-
-def _versions() -> dict[str, str]:
-    installed = {name: version(name) for name in ("inface", "torch", "numpy", "numba", "optuna")}
-    return {"python": platform.python_version(), **installed, "torch": torch.__version__}

@@ -1,4 +1,4 @@
-"""Long computations dealt out to worker processes: each is done once, whoever is killed, and goes on where it was."""
+"""Long tasks for worker processes. Each is done once, and continues after a kill."""
 
 from __future__ import annotations
 
@@ -11,38 +11,37 @@ from typing import Any, Protocol
 
 from inface.lab.errors import LabError
 from inface.lab.files import read_json, write_json
-from inface.lab.workers import work
+from inface.lab.workers import MOST_KILLS, KillCounter, run_workers
 
 __all__ = ["Meter", "Progress", "Task", "carry_out", "measured"]
 
-PATIENCE = 1.0  # seconds until a worker looks again at what others are doing
-DEATHS = 3  # of workers in a row, without anything done meanwhile, and it is no accident
+PATIENCE = 1.0  # seconds until a worker looks again for a free task
 
 
 class Task(Protocol):
-    """Something long, as plain data that can be given to a process."""
+    """A long computation, as plain data that can be sent to a worker process."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name in progress lines."""
 
     @property
     def place(self) -> Path:
-        """Its folder; nobody else's."""
+        """Its own folder."""
 
     @property
     def total(self) -> float:
-        """How much there is to do, in units of its own that all tasks share."""
+        """The amount of work, in a unit that all tasks share."""
 
     def finished(self) -> bool:
         """Whether it is done."""
 
     def carry_out(self, meter: Meter) -> None:
-        """Do what is left of it."""
+        """Do the rest of the work."""
 
 
 class Meter:
-    """How far a task is, in a file for others to read.
+    """The progress of a task, in a file that other processes read.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -58,11 +57,11 @@ class Meter:
         self.done = self.by_this = 0.0
 
     def found(self, amount: float) -> None:
-        """So much was done already."""
+        """Count work that was done by an earlier call."""
         self.done += amount
 
     def did(self, amount: float, stage: str) -> None:
-        """So much was done now, of this part of the task."""
+        """Count work that was done now, in this stage of the task."""
         self.done += amount
         self.by_this += amount
         write_json(self.file, {"done": self.done, "by_this": self.by_this, "stage": stage})
@@ -70,14 +69,14 @@ class Meter:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far all tasks are.
+    """The progress of all tasks.
 
     Attributes:
-        done: tasks that are finished.
-        total: of them.
-        part: of all the work.
-        stages: where the unfinished ones are, those that are begun.
-        seconds_left: by how long it took so far; None while nobody knows.
+        done: the number of finished tasks.
+        total: the number of tasks.
+        part: the finished part of the work, from 0 to 1.
+        stages: the stages of the running tasks.
+        seconds_left: an estimate from the time so far; None if there is none yet.
     """
 
     done: int
@@ -88,31 +87,37 @@ class Progress:
 
 
 def carry_out(tasks: Sequence[Task], *, jobs: int = 1, show: Callable[[Progress], None] | None = None) -> None:
-    """Carry out all tasks, in so many processes of one thread each; it can be killed at any moment, and called again.
+    """Carry out all tasks in worker processes. It can be killed at any moment; the same call continues.
 
-    Several calls, on several machines that share a folder, may work on the same tasks.
+    Several calls, also on several machines that share a folder, may work on the same tasks.
 
     Args:
-        tasks: in the order in which they are begun.
-        jobs: worker processes.
-        show: is called about twice a second.
+        tasks: the tasks, in the order in which they are started.
+        jobs: the number of worker processes, one thread each.
+        show: called about twice a second with the progress.
     """
     watch = _Watch(tasks)
     show = show or (lambda _: None)
     if watch.left:
-        work(
+        kills = KillCounter()
+
+        def killed(_pid: int, _signal: int) -> None:
+            if kills.count(watch.done()) >= MOST_KILLS:
+                raise LabError(f"{MOST_KILLS} workers were killed one after the other; is there memory for them?")
+
+        run_workers(
             min(jobs, len(watch.left)),
             _carry_out_here,
             (tasks,),
             look=lambda: show(watch.progress()),
-            killed=_Deaths(watch.done).note,
+            killed=killed,
         )
     show(watch.progress())
 
 
 @contextmanager
 def measured() -> Iterator[dict[str, float]]:
-    """The seconds by the clock, and those of the processor, that something takes.
+    """Measure the wall-clock and CPU seconds of a block.
 
     >>> with measured() as cost:
     ...     _ = sum(range(1000))
@@ -136,7 +141,7 @@ class _Watch:
             _meter_file(task).unlink(missing_ok=True)  # of an earlier call, which may have been killed
 
     def done(self) -> float:
-        """How much of the work this call has done."""
+        """The amount of work that this call has done."""
         return sum(found["by_this"] for task in self.tasks if (found := _read(task)))
 
     def progress(self) -> Progress:
@@ -165,22 +170,8 @@ def _read(task: Task) -> dict[str, Any] | None:
         return None
 
 
-class _Deaths:
-    """How often workers were killed without anything done meanwhile."""
-
-    def __init__(self, done: Callable[[], float]) -> None:
-        self.done = done
-        self.times, self.reached = 0, 0.0
-
-    def note(self, *_: int) -> None:
-        """A worker was killed."""
-        self.times, self.reached = (self.times + 1 if self.done() == self.reached else 1), self.done()
-        if self.times == DEATHS:
-            raise LabError(f"{self.times} workers were killed one after the other; is there memory for them?")
-
-
 def _carry_out_here(tasks: Sequence[Task]) -> None:
-    """Take tasks that nobody has until all are finished: whoever has one may die."""
+    """Take unlocked tasks until all are finished; the lock of a killed worker is free again."""
     from filelock import FileLock, Timeout
 
     while left := [task for task in tasks if not task.finished()]:

@@ -1,4 +1,4 @@
-"""Settings chosen on held-out data, by as many processes and machines as there are."""
+"""Sweeps: choose settings on held-out data, with several processes and machines."""
 
 from .grids import Grid, load_grid, paper_grid, quick_grid
 from .plan import Plan

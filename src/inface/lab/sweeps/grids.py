@@ -1,4 +1,4 @@
-"""The settings that a sweep tries: the paper's grid, a quick one, or a file."""
+"""Grids of settings: the paper's, a quick one, or from a file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from inface.lab.runs.settings import FRANK_WOLFE, Method, Settings, declarations
 
 __all__ = ["MOST", "Grid", "applied", "counted", "load_grid", "paper_grid", "quick_grid", "search_space", "setting_of"]
 
-MOST = 10_000  # settings of a sweep
-MOST_BYTES = 200_000  # of a grid file
-DEPTH = 3  # of a grid file: names, lists of values, values that are lists
+MOST = 10_000  # settings in a sweep
+MOST_BYTES = 200_000  # size of a grid file
+DEPTH = 3  # nesting of a grid file: names, lists of values, values that are lists
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def quick_grid(method: Method, layers: int) -> Grid:
 
 
 def search_space(method: Method, layers: int) -> dict[str, tuple[float, float]]:
-    """What a search draws, and between which numbers, uniformly in their logarithms.
+    """The search space: names and ranges, sampled log-uniformly.
 
     >>> sorted(search_space("sfw", 2)), sorted(search_space("sgd", 2))
     (['1 - momentum', 'constrained_lr', 'lr', 'radius 1', 'radius 2'], ['1 - momentum', 'lr'])
@@ -80,7 +80,7 @@ def search_space(method: Method, layers: int) -> dict[str, tuple[float, float]]:
 
 
 def setting_of(axis: str) -> str:
-    """The setting that an axis of a grid or of a search decides.
+    """The setting that an axis of a grid or a search changes.
 
     >>> setting_of("smoothness"), setting_of("radius 2"), setting_of("1 - momentum"), setting_of("epochs")
     ('lr', 'radius', 'momentum', 'epochs')
@@ -101,8 +101,8 @@ def applied(base: Settings, point: Mapping[str, Any], layers: int) -> Settings:
     radii: dict[int, float] = {}
     known = _known(layers)
     for name, value in point.items():
-        if name not in known:  # of a study, that somebody else may have written
-            raise ArgumentError(f"there is no setting {name} that a sweep tries; wanted one of {', '.join(known)}")
+        if name not in known:  # from an untrusted study
+            raise ArgumentError(f"a sweep cannot try {name}; wanted one of {', '.join(known)}")
         if name == "smoothness":
             if not Number(above=0).accepts(value):
                 raise ArgumentError(f"smoothness: wanted a number > 0, got {value}")
@@ -116,16 +116,15 @@ def applied(base: Settings, point: Mapping[str, Any], layers: int) -> Settings:
     if radii:
         if sorted(radii) != list(range(1, layers + 1)):
             wanted = ", ".join(f"radius {layer}" for layer in range(1, layers + 1))
-            raise ArgumentError(f"wanted {wanted}: one for each constrained layer")
+            raise ArgumentError(f"wanted {wanted}: one per constrained layer")
         changes["radius"] = [radii[layer] for layer in sorted(radii)]
     return Settings.from_dict({**base.to_dict(), **changes})
 
 
 def load_grid(file: Path, base: Settings, layers: int) -> Grid:
-    """A grid from a YAML (or JSON) file of lists; what is wrong in it is named with its line, before anything is tried.
+    """A grid from a YAML (or JSON) file of lists.
 
-    So is what would be tried twice: a setting that the method does not look at, a value that means the same as another,
-    two lists that decide the same setting.
+    Unknown, unused or repeated settings and repeated values are errors; the message names the line.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -150,24 +149,24 @@ def load_grid(file: Path, base: Settings, layers: int) -> Grid:
         for other in axes:
             if setting_of(key.value) == setting_of(other) and not _are_parts(key.value, other):
                 told = ", lr = 1 / (2 L)" if "lr" in (key.value, other) else ""
-                raise _wrong(file, key, f"{other} and {key.value} say the same thing{told}; wanted one of them")
+                raise _wrong(file, key, f"{other} and {key.value} set the same thing{told}; wanted one of them")
         axes[key.value] = _axis(file, key, node, base, layers)
     grid = Grid(axes)
     try:
         applied(base, grid.points()[0], layers)
-    except ArgumentError as error:  # of radii: all else was looked at line by line
+    except ArgumentError as error:  # about radii; everything else was checked line by line
         first = next(key for key, _ in lines if key.value.startswith("radius "))
         raise _wrong(file, first, str(error)) from None
     return grid
 
 
 def _lines(file: Path) -> list[tuple[Any, Any]]:
-    """The names in a grid file and what follows them, as YAML's nodes, which know their lines."""
+    """The names and values of a grid file as YAML nodes, which know their lines."""
     import yaml
 
     try:
         if (size := file.stat().st_size) > MOST_BYTES:
-            raise ArgumentError(f"{file}: has {size:,} bytes; wanted at most {MOST_BYTES:,} of a grid file")
+            raise ArgumentError(f"{file}: has {size:,} bytes; wanted a grid file of at most {MOST_BYTES:,}")
         text = file.read_text(encoding="utf-8")
         _refuse_unfolding(file, text)
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -185,19 +184,17 @@ def _lines(file: Path) -> list[tuple[Any, Any]]:
 
 
 def _refuse_unfolding(file: Path, text: str) -> None:
-    """Refuse a grid file with lists in lists in lists, written or by aliases, without unfolding them."""
+    """Raise an error if lists are nested too deep, also through aliases; aliases are not expanded."""
     import yaml
 
-    anchors: dict[str, tuple[int, int]] = {}  # how deep that is, and how many values it unfolds to
-    opened: list[
-        tuple[Any, int, int]
-    ] = []  # lists that are not closed: where they begin, their depth and values so far
+    anchors: dict[str, tuple[int, int]] = {}  # the depth and the number of values behind each anchor
+    opened: list[tuple[Any, int, int]] = []  # open lists: their start, and their depth and values so far
 
     def closed(event: Any) -> tuple[Any, int, int]:
         if not isinstance(event, yaml.AliasEvent):
             return opened.pop() if isinstance(event, yaml.CollectionEndEvent) else (event, -1, 1)
         if event.anchor not in anchors:
-            raise _wrong(file, event, f"*{event.anchor}: is a part of itself, or not there")
+            raise _wrong(file, event, f"*{event.anchor}: contains itself, or is not defined")
         depth, values = anchors[event.anchor]
         return event, depth - 1, values
 
@@ -217,13 +214,13 @@ def _refuse_unfolding(file: Path, text: str) -> None:
 
 
 def _check_size(lengths: Iterable[int]) -> None:
-    """Refuse a grid of too many settings; they are counted, not made."""
+    """Raise an error if a grid has too many settings; they are only counted."""
     if (size := math.prod(lengths)) > MOST:
         raise ArgumentError(f"a grid of {counted(size)} settings; wanted at most {MOST:,} (--search N tries N)")
 
 
 def counted(number: int) -> str:
-    """A number with all its digits, if a line can hold them.
+    """A number with all its digits, if they fit in a line.
 
     >>> counted(2**40), counted(10**400)
     ('1,099,511,627,776', 'more than 10^100')
@@ -232,7 +229,7 @@ def counted(number: int) -> str:
 
 
 def _known(layers: int) -> list[str]:
-    """What can be tried with so many constrained layers: settings, the paper's L, and the radius of each layer by itself."""
+    """The names that a grid may have: settings, the paper's L, and the radius of each constrained layer."""
     settings = [setting.name for setting in declarations() if setting.in_grid]
     return [*settings, "smoothness", *(f"radius {layer}" for layer in range(1, layers + 1))]
 
@@ -243,7 +240,7 @@ def _are_parts(one: str, other: str) -> bool:
 
 
 def _axis(file: Path, key: Any, node: Any, base: Settings, layers: int) -> list[Any]:
-    """The values of one line of a grid file, each one that a run could have."""
+    """The values of one line of a grid file, each checked."""
     import yaml
 
     known = _known(layers)
@@ -251,19 +248,19 @@ def _axis(file: Path, key: Any, node: Any, base: Settings, layers: int) -> list[
         guess = suggestion(str(key.value), known) or f"; wanted one of {', '.join(known)}"
         raise _wrong(file, key, f"there is no setting {key.value}{guess}")
     if base.method not in declared(setting_of(key.value)).read_by:
-        raise _wrong(file, key, f"{key.value} means nothing to --method {base.method}")
+        raise _wrong(file, key, f"--method {base.method} does not use {key.value}")
     if not isinstance(node, yaml.SequenceNode) or not node.value:
         raise _wrong(file, key, f"{key.value}: wanted a list of at least one value")
-    values: dict[str, Any] = {}  # by the settings of a run with them
+    values: dict[str, Any] = {}  # keyed by the resolved settings of a run, to find duplicates
     for item in node.value:
         try:
             value = yaml.SafeLoader("").construct_object(item, deep=True)
             str(value)
-        except (yaml.YAMLError, ValueError):  # a date that cannot be, a number too long to be read or written
+        except (yaml.YAMLError, ValueError):  # an impossible date, a number with too many digits
             raise _wrong(file, item, f"{key.value}: is not plain YAML") from None
         value = _as_number(value)  # 1e-3, which YAML takes for a word
         try:
-            plain = json.dumps(_settled(base, key.value, value, layers).to_dict(), sort_keys=True, default=str)
+            plain = json.dumps(_resolved(base, key.value, value, layers).to_dict(), sort_keys=True, default=str)
         except ArgumentError as error:
             raise _wrong(file, item, str(error)) from None
         settings = str(json.loads(plain, parse_int=float))  # 8 is 8.0
@@ -288,8 +285,8 @@ def _wrong(file: Path, node: Any, message: str) -> ArgumentError:
     return ArgumentError(f"{file}:{node.start_mark.line + 1}: {message}")
 
 
-def _settled(base: Settings, name: str, value: Any, layers: int) -> Settings:
-    """The settings of a run with this value, with everything said; a value that no run could have is refused."""
+def _resolved(base: Settings, name: str, value: Any, layers: int) -> Settings:
+    """The resolved settings of a run with this value; an error if no run can have it."""
     from inface.lab.runs.setup import resolve
 
     if name.startswith("radius "):

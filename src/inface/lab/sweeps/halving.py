@@ -1,4 +1,4 @@
-"""Successive halving: of the settings that reach a rung, the best third goes on."""
+"""Successive halving: of the settings that reach a rung, the best third continues."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Halving"]
 
-REDUCTION = 3  # of the settings, one in so many goes on to the next rung
+REDUCTION = 3  # one in three settings continues to the next rung
 
 
 class Halving(BasePruner):
-    """Stops a trial at a rung that is not among the best third of those that came so far; the rungs are at 1, 3, 9, ... times
-    the first.
+    """Stops a trial at a rung unless it is in the best third so far. The rungs are at 1, 3, 9, ... times the first.
 
-    Optuna's own compares trials. A setting whose worker was killed has two of them, and would take two places of the best.
-    This one compares settings.
+    Optuna's own pruner compares trials. After a kill a setting has two trials, which would count twice. This pruner
+    compares settings.
 
     Args:
         first: the epoch of the first rung.
@@ -33,7 +32,7 @@ class Halving(BasePruner):
         self.first = first
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """Whether a trial is to be stopped at the epoch that it has just reported."""
+        """Whether to stop a trial at the epoch that it has just reported."""
         epoch = trial.last_step
         if epoch is None or not self._is_rung(epoch):
             return False

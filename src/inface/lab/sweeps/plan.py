@@ -1,4 +1,4 @@
-"""What a sweep is to do, as plain data: the same for all its workers, wherever they are."""
+"""The plan of a sweep, as plain data: the same for all workers on all machines."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from inface.lab.experiments.experiment import Experiment
 from inface.lab.experiments.sources import source_of
 from inface.lab.runs.settings import Settings
 from inface.lab.runs.setup import experiment_of
+from inface.version import __version__
 
 from .grids import MOST, Grid, applied, counted
 from .study import Direction, Place
@@ -23,21 +24,21 @@ __all__ = ["Plan", "key_of", "parameters_of", "point_of"]
 
 @dataclass(frozen=True)
 class Plan:
-    """A sweep: what is tried, how it is judged, and how often the winner is trained in the end.
+    """A sweep: which settings to try, how to judge them, and how often to train the winner.
 
     Attributes:
-        base: the settings of every run, but for what is tried.
+        base: the settings of every run, except for those that are tried.
         out: the folder of the runs.
-        storage: where the study is: a folder, or the URL of a database.
-        study: its name there.
-        grid: what is tried; without one, a search.
-        search: how many settings a search tries.
+        storage: the place of the study: a folder, or the URL of a database.
+        study: the name of the study.
+        grid: the grid to try; None for a search.
+        search: the number of settings that a search tries.
         pruning: whether bad settings are stopped early, by successive halving.
-        first_rung: after how many epochs the first of them are stopped; if None, one in twelve of the epochs.
+        first_rung: the epochs of the first rung of halving; None for 1/12 of the epochs.
         theta: settings are judged by the metric with this percentage of the edges.
-        also: other percentages that a winner is found for, among the same runs.
-        seeds: how often the winner is trained on all training data and measured on the test data.
-        data: the data folder, if it is not the usual one.
+        also: other percentages for which a winner is chosen from the same runs.
+        seeds: the number of final runs of the winner, on all training data.
+        data: the data folder, if not the default.
     """
 
     base: Settings
@@ -59,7 +60,7 @@ class Plan:
                 raise ArgumentError(f"{name}: wanted at most {MOST:,}, got {counted(count)}")
         if self.pruning and self.grid is not None and "seed" in self.grid.axes:
             raise ArgumentError(
-                "seed: a setting is judged by all of its seeds, none of them stopped early; wanted --no-pruning"
+                "seed: a grid with several seeds needs --no-pruning: a setting is judged by the mean over its seeds"
             )
 
     @property
@@ -76,19 +77,19 @@ class Plan:
 
     @property
     def tuning(self) -> Place:
-        """The study that chooses."""
+        """The study that chooses the settings."""
         return Place(self.storage, self.study)
 
     def final(self, key: str) -> Place:
-        """The study of the final runs of a winner; with more settings there may be another."""
+        """The study of the final runs of a winner."""
         return Place(self.storage, f"{self.study} final {key}")
 
     @property
     def agenda(self) -> Agenda:
         """The settings to try.
 
-        In the order of their keys, which is as good as random: successive halving compares with what came before, and a
-        grid that begins in a bad corner would have its worst settings trained to their end.
+        They are sorted by their keys, which is as good as random. Successive halving compares a setting with earlier
+        ones, so in grid order a bad first corner would be trained to the end.
         """
         if self.grid is None:
             return Agenda(draws=self.search)
@@ -100,12 +101,10 @@ class Plan:
         return Agenda({f"seed {seed}": {"seed": seed} for seed in range(self.seeds)})
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same for all who work on the study."""
-        from importlib.metadata import version
-
+        """What must be the same for all processes that work on the study."""
         base = self.base.to_dict() | {"experiment": self.base.experiment.rpartition("/")[2]}
         identity = {
-            "inface": version("inface"),
+            "inface": __version__,
             "source": source_of(self.base.experiment, self.base.source),
             "base": {
                 key: value for key, value in base.items() if key not in ("threads", "seed", "measured_on", "source")
@@ -125,12 +124,12 @@ class Plan:
         return {key_of(point): point for point in self.grid.points()} if self.grid else {}
 
     def folder(self, key: str) -> Path:
-        """The folder of a trial's run: the same when it is tried again, so that it goes on where it was."""
+        """The folder of a trial's run. A retry has the same folder, so that it resumes."""
         return Path(self.out) / "trials" / key
 
 
 def key_of(point: dict[str, Any]) -> str:
-    """A short name of a point, the same everywhere.
+    """A short name of a point, the same on every machine.
 
     >>> key_of({"lr": 0.5, "radius": [1, 10]}) == key_of({"radius": [1, 10], "lr": 0.5})
     True
@@ -139,7 +138,7 @@ def key_of(point: dict[str, Any]) -> str:
 
 
 def parameters_of(point: dict[str, Any]) -> dict[str, Any]:
-    """A point as the parameters of a trial: Optuna's categories can hold a list as text.
+    """A point as the parameters of a trial; lists become text, which Optuna's categories need.
 
     >>> parameters_of({"lr": 0.5, "radius": [1, 10]})
     {'lr': 0.5, 'radius': '[1, 10]'}
@@ -148,7 +147,7 @@ def parameters_of(point: dict[str, Any]) -> dict[str, Any]:
 
 
 def point_of(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The point of a grid, or of a search, that a trial's parameters stand for.
+    """The point of the grid or the search, from the parameters of a trial.
 
     >>> point_of({"lr": 0.5, "radius": "[1, 10]", "1 - momentum": 0.25})
     {'lr': 0.5, 'radius': [1, 10], 'momentum': 0.75}

@@ -1,12 +1,13 @@
-"""Workers of a sweep that are killed: once is an accident, again and again at one setting is its own fault."""
+"""Retries after a worker of a sweep was killed; an error if it happens again and again at one setting."""
 
 from __future__ import annotations
 
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from inface.lab.errors import LabError
+from inface.lab.workers import MOST_KILLS, KillCounter
 from inface.text import printable
 
 from .plan import point_of
@@ -16,20 +17,18 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial
 
-__all__ = ["Deaths"]
-
-DEATHS = 3  # on one setting, which gets no further meanwhile
+__all__ = ["Retries"]
 
 
-class Deaths:
-    """How often workers of this process were killed while a setting, or all of the study, got no further."""
+class Retries:
+    """Counts how often workers were killed at the same setting and epoch, or with no progress of the study."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
-        self.times: dict[tuple[Any, int], int] = {}
+        self.kills = KillCounter()
 
-    def note(self, pid: int, number: int) -> None:
-        """A worker was killed: say so; an error if it is the same again and again."""
+    def after_kill(self, pid: int, number: int) -> None:
+        """Print that a worker was killed by a signal; raise an error at the third kill without progress."""
         trials = self.study.get_trials(deepcopy=False)
         last = next((trial for trial in reversed(trials) if _is_by(trial, pid)), None)
         if last is None or last.state.name not in ("RUNNING", "FAIL"):
@@ -38,13 +37,13 @@ class Deaths:
         else:
             key, told = key_in(last), f"at {_told(last)}"
             reached = max((epoch for t in trials if key_in(t) == key for epoch in t.intermediate_values), default=0)
-        self.times[key, reached] = times = self.times.get((key, reached), 0) + 1
-        if times >= DEATHS:
+        times = self.kills.count((key, reached))
+        if times >= MOST_KILLS:
             raise LabError(
-                f"a worker was killed by {_name(number)} {told}, as {times - 1} were before it, and it gets no further; "
-                f"is there memory for it, and for so many --jobs?"
+                f"a worker was killed by {_name(number)} {told}, {times} times without progress; "
+                f"is there enough memory for this setting and this number of --jobs?"
             )
-        sys.stderr.write(f"inface: a worker was killed by {_name(number)} {told}; another takes its place\n")
+        sys.stderr.write(f"inface: a worker was killed by {_name(number)} {told}; another one continues\n")
 
 
 def _is_by(trial: FrozenTrial, pid: int) -> bool:

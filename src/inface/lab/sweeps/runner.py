@@ -1,4 +1,4 @@
-"""A sweep from its first setting to its table."""
+"""Run a sweep: tune, train the winner, and collect the results."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from inface.lab.errors import ArgumentError
 from inface.lab.files import read_json, write_json
 from inface.lab.runs.setup import load_data, parts
-from inface.lab.workers import work
+from inface.lab.workers import run_workers
 
 from .plan import Plan, point_of
-from .retries import Deaths
+from .retries import Retries
 from .study import open_study
 from .trials import Agenda, audit, key_in, ranked, revive
 from .worker import Winner, final_identity, finish, tune, winner
@@ -31,16 +31,16 @@ Stage = Literal["settings", "final runs"]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a sweep is, over all its workers.
+    """The progress of a sweep, over all its workers.
 
     Attributes:
         stage: ``"settings"`` or ``"final runs"``.
-        done: settings that came to an end, those stopped early included.
-        total: of them.
-        pruned: settings that were stopped early.
-        running: at this moment.
-        best: the best value on the validation data so far; of final runs, which are not chosen from, None.
-        seconds_left: by how long it took so far; None while nobody knows.
+        done: the number of finished settings, including those stopped early.
+        total: the number of settings.
+        pruned: the number of settings stopped early.
+        running: the number of settings in training.
+        best: the best validation value so far; None for final runs.
+        seconds_left: an estimate from the time so far; None if there is none yet.
     """
 
     stage: Stage
@@ -55,13 +55,13 @@ class Progress:
 def sweep(plan: Plan, *, jobs: int = 1, show: Callable[[Progress], None] | None = None) -> dict[str, Any]:
     """Choose settings on validation data, train the winner on all training data, measure it on the test data.
 
-    It can be killed at any moment, as can any of its workers: the same call goes on. What it returns is also written to
+    The sweep and its workers can be killed at any moment; the same call continues. The result is also written to
     ``results.json`` in the folder of the plan.
 
     Args:
         plan: what to try.
         jobs: worker processes on this machine, one thread each.
-        show: is called about twice a second with the progress over all workers.
+        show: called about twice a second with the progress over all workers.
     """
     begun = time.time()
     _refuse_another(plan)
@@ -80,15 +80,15 @@ def sweep(plan: Plan, *, jobs: int = 1, show: Callable[[Progress], None] | None 
 
 
 def _refuse_another(plan: Plan) -> None:
-    """Runs of two sweeps in one folder would take each other for their own."""
+    """Raise an error if the folder belongs to another sweep: their runs would be mixed up."""
     file = Path(plan.out) / "sweep.json"
     found = read_json(file).get("study") if file.is_file() else plan.study
     if found != plan.study:
-        raise ArgumentError(f"{plan.out}: is the folder of the sweep {found}; wanted another --out for {plan.study}")
+        raise ArgumentError(f"{plan.out}: is the folder of the sweep {found}; choose another --out for {plan.study}")
 
 
 def _check_data(plan: Plan) -> None:
-    """Find what is wrong with the data before there is a study and workers; a sweep that is done needs none."""
+    """Load the data once, to find errors before workers start; a finished sweep needs no data."""
     if not (Path(plan.out) / "results.json").is_file():
         parts(replace(plan.base, measured_on="validation"), load_data(plan.experiment, plan.data))
 
@@ -107,13 +107,13 @@ def _until_done(
             show(_progress(study, agenda, stage, jobs))
 
     if len(agenda.ended(study)) < agenda.total(study):
-        work(jobs, _reaching, (target, *arguments), look=look, killed=Deaths(study).note)
+        run_workers(jobs, _reaching, (target, *arguments), look=look, killed=Retries(study).after_kill)
     else:
         look()
 
 
 def _reaching(target: Callable[..., None], plan: Plan, *others: Any) -> None:
-    """What a worker does, with one line if it loses the study."""
+    """Run the target in a worker; an error of the storage becomes one line."""
     with plan.tuning.reached():
         target(plan, *others)
 
@@ -150,7 +150,7 @@ def _finished(plan: Plan, best: Winner, jobs: int, show: Callable[[Progress], No
 
 
 def _results(plan: Plan, study: Study, ends: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """Everything that a sweep found, as plain data."""
+    """The results of a sweep, as plain data."""
     ended = plan.agenda.ended(study)
     trials = [
         {
@@ -177,6 +177,6 @@ def _results(plan: Plan, study: Study, ends: list[dict[str, Any]], seconds: floa
 
 
 def _seconds(trial: FrozenTrial) -> float:
-    """How long a setting was trained; of one that was stopped early, from its last start."""
+    """The training time of a setting; if it was stopped early, since its last start."""
     took = trial.duration.total_seconds() if trial.duration else 0.0
     return round(trial.user_attrs.get("summary", {}).get("seconds", took), 1)

@@ -1,4 +1,4 @@
-"""What a search draws: the same settings wherever the same command is given."""
+"""The sampler of a search. The same command draws the same settings on every machine."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial
 
-__all__ = ["Drawing"]
+__all__ = ["SeededSampler"]
 
 
-class Drawing(BaseSampler):
-    """Optuna's TPE, with random numbers of its own for each trial: those of the study's name and the trial's number.
+class SeededSampler(BaseSampler):
+    """Optuna's TPE sampler, seeded for each trial with the study's name and the trial's number.
 
-    Workers never draw the same, as no two trials have one number. A single worker draws what any other would: what it looks
-    back at is then the same too.
+    Two workers never draw the same numbers, because trials have different numbers. A sweep with one worker is
+    reproducible.
 
     Args:
-        name: of the study.
+        name: the name of the study.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,7 +1,4 @@
-"""The study that all workers of a sweep share: where it is, and what it was made for.
-
-Optuna keeps it: in a journal file by default, which any number of processes may share, or in a database.
-"""
+"""The Optuna study that all workers of a sweep share: in a journal file by default, or in a database."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ __all__ = ["Direction", "Place", "open_study"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a study is: a folder, or the URL of a database, and its name there.
+    """The place of a study: a folder or the URL of a database, and a name.
 
     >>> Place("runs/sweep", "mnist-mlp").is_url, Place("postgresql://host/studies", "mnist-mlp").is_url
     (False, True)
@@ -41,7 +38,7 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """The place without its password."""
+        """The storage, with the password of a URL hidden."""
         if not self.is_url:
             return self.storage
         from sqlalchemy.engine import make_url
@@ -50,7 +47,7 @@ class Place:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """For one process at a time of those that share the folder; in a database, what is doubled is settled later."""
+        """Lock the folder for this process. A database is not locked: duplicate trials are sorted out later."""
         from filelock import FileLock
 
         if self.is_url:
@@ -60,13 +57,13 @@ class Place:
             Path(self.storage).mkdir(parents=True, exist_ok=True)
             held = FileLock(Path(self.storage) / ".study.lock").acquire()
         except OSError as error:
-            raise ArgumentError(f"{self.storage}: cannot be the folder of a study: {error.strerror}") from None
+            raise ArgumentError(f"{self.storage}: cannot be used as a study folder: {error.strerror}") from None
         with held:
             yield
 
     @contextmanager
     def reached(self) -> Iterator[None]:
-        """What goes wrong with the storage in one line, without its password."""
+        """Turn an error of the storage into one line, without the password."""
         import optuna
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -78,12 +75,12 @@ class Place:
 
 
 def open_study(place: Place, direction: Direction, identity: dict[str, Any]) -> Study:
-    """The study, made if it is not there; one that was made for something else is refused.
+    """Open the study, or create it. An error if it has another identity.
 
     Args:
-        place: where it is.
+        place: the place of the study.
         direction: ``"maximize"`` or ``"minimize"``.
-        identity: what it must have been made for: plain data.
+        identity: what the study is for, as plain data: settings, grid, version.
     """
     import optuna
 
@@ -96,14 +93,14 @@ def open_study(place: Place, direction: Direction, identity: dict[str, Any]) -> 
             study.set_user_attr("identity", identity)
         elif told := _differences(found, identity):
             raise ArgumentError(
-                f"{place.shown}: the study {place.name} was made for something else ({told}); "
-                f"another --out, or another --study, begins another"
+                f"{place.shown}: the study {place.name} belongs to another sweep ({told}); "
+                f"choose another --out or --study"
             )
     return study
 
 
 def _differences(found: Any, wanted: Any, name: str = "") -> str:
-    """What differs between two identities, leaf by leaf; what is None is as if it were not there."""
+    """The differences between two identities, leaf by leaf; a None counts as missing."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         keys = sorted({*found, *wanted})
         told = (_differences(found.get(key), wanted.get(key), f"{name} {key}".strip()) for key in keys)
@@ -119,7 +116,7 @@ def _database(url: str) -> Any:
     try:
         try:
             storage = RDBStorage(url)
-        except SQLAlchemyError:  # somebody may be making the same tables at this moment
+        except SQLAlchemyError:  # another process may be creating the same tables
             time.sleep(1.0)
             storage = RDBStorage(url)
         _add_missing_indexes(storage)
@@ -133,9 +130,9 @@ def _database(url: str) -> Any:
 
 
 def _add_missing_indexes(storage: Any) -> None:
-    """Make the indexes that a process could not make which was killed between a table and its index.
+    """Create the indexes that are missing because a process was killed after it created a table.
 
-    Optuna makes tables that are missing, not indexes; without the unique one on its name, a study is made twice.
+    Optuna creates missing tables, but not missing indexes. Without the unique index on names, a study is created twice.
     """
     from optuna.storages._rdb.models import BaseModel
     from sqlalchemy import inspect
@@ -147,13 +144,13 @@ def _add_missing_indexes(storage: Any) -> None:
             if index.name not in there:
                 try:
                     index.create(storage.engine, checkfirst=True)
-                except SQLAlchemyError:  # somebody else has just made it
+                except SQLAlchemyError:  # another process has just created it
                     if index.name not in {known["name"] for known in inspect(storage.engine).get_indexes(table.name)}:
                         raise
 
 
 def _journal(file: Path) -> Any:
-    """A journal that names its file where it is damaged."""
+    """A journal whose errors name the file."""
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
@@ -178,7 +175,7 @@ def _journal(file: Path) -> Any:
 
 
 def _lock(file: Path) -> Any:
-    """The lock of a journal: one that the system takes from a process that is killed, so that nobody waits for it."""
+    """The lock of a journal: a lock of the operating system, which frees it when a process is killed."""
     from filelock import FileLock
     from optuna.storages.journal import JournalFileOpenLock
 
@@ -203,7 +200,7 @@ def _lock(file: Path) -> Any:
 
 
 def _mend(file: Path) -> None:
-    """Cut off a last line without its end, as a kill or a full disk leaves it: what is written next would be joined to it."""
+    """Cut off an incomplete last line, left by a kill or a full disk: the next record would be appended to it."""
     with file.open("ab+") as journal:
         if journal.tell() == 0:
             return

@@ -1,9 +1,9 @@
-"""The trials of a study: no setting is lost, none is counted twice, whoever is killed or suspended when.
+"""The trials of a study. No setting is lost or counted twice, even if workers are killed or suspended.
 
-A setting has a key, and trials until one of them comes to an end. They wait in the study; a worker takes one by changing
-its state, which only one can, and gives signs of life while it trains. A trial whose worker is dead is given up and its
-setting waits again. A worker that was only suspended finds its trial given up when it wakes, and drops it: Optuna lets
-nobody change a trial that has ended (``UpdateFinishedTrialError``).
+Each setting has a key, and one trial after another until one finishes. Trials wait in the study. A worker takes one by
+changing its state, which only one worker can do, and sends heartbeats while it trains. If a worker dies, its trial is
+failed and its setting waits again. A worker that was only suspended finds its trial failed when it wakes, and drops it:
+Optuna does not allow changes to a finished trial (``UpdateFinishedTrialError``).
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ __all__ = [
     "tell",
 ]
 
-ALIVE = 20.0  # seconds between two signs of life of a worker
-DEAD = 120.0  # without one, a worker on another machine is dead
-AGAIN = 60.0  # seconds before a setting is tried again that was handed back
-PATIENCE = 1.0  # seconds between two looks at what others are doing
+ALIVE = 20.0  # seconds between two heartbeats of a worker
+DEAD = 120.0  # seconds without a heartbeat after which a worker on another machine counts as dead
+AGAIN = 60.0  # seconds before a setting that was handed back is tried again
+PATIENCE = 1.0  # seconds between two looks for a free trial
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A setting and how it did.
+    """A setting and its value.
 
     Attributes:
-        parameters: of its trials, but for the seed.
-        value: that of its trial; the mean, if it was tried with several seeds.
+        parameters: the parameters of its trials, except for the seed.
+        value: the value of its trial; the mean, if it was tried with several seeds.
     """
 
     parameters: dict[str, Any]
@@ -62,30 +62,30 @@ class Judged:
 
 @dataclass(frozen=True)
 class Agenda:
-    """What is to be tried: settings that are known, or so many that are drawn.
+    """The settings to try: a known list, or a number of settings to sample.
 
     Attributes:
-        settings: from a key to the parameters of a trial.
-        draws: how many settings are drawn, if none are known.
+        settings: the parameters of a trial, by key.
+        draws: the number of settings to sample, if there is no list.
     """
 
     settings: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     draws: int = 0
 
     def ended(self, study: Study) -> list[FrozenTrial]:
-        """The trials that count, of the settings to be tried."""
+        """The trials that count, for the settings to try."""
         return [trial for trial in counted(study) if not self.settings or key_in(trial) in self.settings]
 
     def total(self, study: Study) -> int:
-        """How many settings there are to try."""
+        """The number of settings to try."""
         return len(self.settings) or max(self.draws, len(_live(study)))
 
     def missing(self, study: Study) -> dict[str, dict[str, Any]]:
-        """The settings that nobody has tried, is trying, or is about to try."""
+        """The settings that have no finished, running or waiting trial."""
         live = _live(study)
         if self.settings:
             return {key: parameters for key, parameters in self.settings.items() if key not in live}
-        # One that was drawn, and whose worker died.
+        # Sampled settings whose worker died.
         first: dict[str, dict[str, Any]] = {}
         for trial in study.get_trials(deepcopy=False):
             if "key" in trial.user_attrs and key_in(trial) not in live:
@@ -94,7 +94,7 @@ class Agenda:
 
 
 def next_trial(study: Study, place: Place, agenda: Agenda) -> Trial | None:
-    """A trial to work on, as soon as there is one; nothing when all settings have come to an end, here and elsewhere."""
+    """Wait for the next trial to work on; None when all settings have finished, on all machines."""
     while True:
         revive(study)
         audit(study, place, agenda)
@@ -107,7 +107,7 @@ def next_trial(study: Study, place: Place, agenda: Agenda) -> Trial | None:
 
 
 def audit(study: Study, place: Place, agenda: Agenda) -> None:
-    """See to it that every setting is done, running or waiting; but for those handed back a moment ago."""
+    """Enqueue every setting that is not finished, running, waiting, or just handed back."""
     with place.alone():
         missing = agenda.missing(study)
         recent = {key_in(trial) for trial in study.get_trials(deepcopy=False) if missing and _is_recent(trial)}
@@ -117,13 +117,13 @@ def audit(study: Study, place: Place, agenda: Agenda) -> None:
 
 
 def take(study: Study) -> Trial | None:
-    """The next trial that waits, or nothing if none does."""
+    """Take the next waiting trial; None if there is none."""
     import optuna
 
     waiting = optuna.trial.TrialState.WAITING
     while any(trial.state == waiting for trial in study.get_trials(deepcopy=False)):
         trial = study.ask()
-        if "key" not in trial.user_attrs:  # another worker took the last one; this is a trial of nothing
+        if "key" not in trial.user_attrs:  # another worker took the last one, and Optuna made an empty trial
             tell(study, trial, state=optuna.trial.TrialState.FAIL)
         elif _is_mine(study, trial):
             return trial
@@ -131,7 +131,7 @@ def take(study: Study) -> Trial | None:
 
 
 def revive(study: Study) -> int:
-    """Give up the trials whose workers are dead; how many there were. :func:`audit` lets their settings wait again."""
+    """Fail the trials whose workers are dead; return their number. :func:`audit` enqueues their settings again."""
     import optuna
 
     given_up = 0
@@ -140,13 +140,13 @@ def revive(study: Study) -> int:
             try:
                 tell(study, trial.number, state=optuna.trial.TrialState.FAIL)
             except optuna.exceptions.UpdateFinishedTrialError:
-                continue  # its worker came to an end, or somebody else was first
+                continue  # its worker has finished, or another process was first
             given_up += 1
     return given_up
 
 
 def counted(study: Study) -> list[FrozenTrial]:
-    """The trials that count: of each setting, the first that came to an end."""
+    """The trials that count: the first finished or pruned trial of each setting."""
     import optuna
 
     ended = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
@@ -157,9 +157,9 @@ def counted(study: Study) -> list[FrozenTrial]:
 
 
 def ranked(study: Study, value: Callable[[FrozenTrial], float | None] = lambda trial: trial.value) -> list[Judged]:
-    """The settings from best to worst, by the values of their trials or by others.
+    """The settings from best to worst, by the values of their trials or by another function.
 
-    A setting with a trial that was stopped early or diverged is not among them, nor one that lacks a seed that others have.
+    Settings with a pruned or diverged trial are left out, and so are settings with fewer seeds than others.
     """
     tried: dict[tuple[Any, ...], list[FrozenTrial]] = {}
     for trial in counted(study):
@@ -180,17 +180,17 @@ def _but_seed(trial: FrozenTrial) -> dict[str, Any]:
 
 
 def key_in(trial: FrozenTrial) -> Any:
-    """The key of a trial's setting; of one that is just being drawn, its number."""
+    """The key of a trial's setting; the trial's number while its setting is being sampled."""
     return trial.user_attrs.get("key", trial.number)
 
 
 def is_here(worker: dict[str, Any]) -> bool:
-    """Whether a worker is, or was, a process of this machine, since it was switched on."""
+    """Whether a worker is or was a process of this machine, since its last boot."""
     return all(worker.get(name) == value for name, value in _machine().items())
 
 
 def tell(study: Study, trial: Trial | int, value: float | None = None, state: TrialState | None = None) -> None:
-    """End a trial, if it has not ended already: then it is somebody else's, and ``UpdateFinishedTrialError`` is raised."""
+    """Finish a trial. If another process has finished it already, raise ``UpdateFinishedTrialError``."""
     import optuna
 
     wanted = state or optuna.trial.TrialState.COMPLETE
@@ -203,7 +203,7 @@ def tell(study: Study, trial: Trial | int, value: float | None = None, state: Tr
 
 
 def hand_back(study: Study, trial: Trial) -> None:
-    """Give up a trial whose folder another process is training in, which was taken for dead and is not; for a while."""
+    """Fail a trial whose run folder is locked: its earlier worker is alive after all. It is tried again later."""
     import optuna
 
     trial.set_user_attr("handed back", time.time())
@@ -212,7 +212,7 @@ def hand_back(study: Study, trial: Trial) -> None:
 
 @contextmanager
 def held(trial: Trial) -> Iterator[Callable[[], None]]:
-    """Signs of life while a worker trains; gives a function that raises when the trial is not this worker's any more."""
+    """Send heartbeats while a worker trains; yield a function that raises once the trial belongs to another worker."""
     import optuna
 
     stop, lost = threading.Event(), threading.Event()
@@ -225,7 +225,7 @@ def held(trial: Trial) -> Iterator[Callable[[], None]]:
                 lost.set()
                 return
             except optuna.exceptions.StorageInternalError:
-                continue  # a database that is away for a moment
+                continue  # the database is unreachable for a moment
 
     def check() -> None:
         if lost.is_set():
@@ -241,12 +241,12 @@ def held(trial: Trial) -> Iterator[Callable[[], None]]:
 
 
 def _live(study: Study) -> set[Any]:
-    """The keys of the settings that have a trial which did not fail."""
+    """The keys of the settings with a trial that has not failed."""
     return {key_in(trial) for trial in study.get_trials(deepcopy=False) if trial.state.name != "FAIL"}
 
 
 def _draw(study: Study, place: Place, draws: int) -> Trial | None:
-    """A trial of a setting that is yet to be drawn, unless there are enough."""
+    """A trial with a setting to be sampled; None if there are enough."""
     import optuna
 
     def drawn(before: float) -> int:
@@ -259,7 +259,7 @@ def _draw(study: Study, place: Place, draws: int) -> Trial | None:
         if drawn(float("inf")) >= draws:
             return None
         trial = study.ask()
-        # In a database others may have drawn at the same moment; the numbers of trials say who was first.
+        # In a database other workers may have sampled at the same moment; the trial numbers say who was first.
         if "key" not in trial.user_attrs and drawn(trial.number) >= draws:
             tell(study, trial, state=optuna.trial.TrialState.FAIL)
             return None
@@ -267,7 +267,7 @@ def _draw(study: Study, place: Place, draws: int) -> Trial | None:
 
 
 def _is_mine(study: Study, trial: Trial) -> bool:
-    """Say who works on a trial just taken; unless an earlier one of the same setting is running, or one is done."""
+    """Register this worker for a trial, unless the same setting has an earlier running or a finished trial."""
     import optuna
 
     try:
@@ -275,7 +275,7 @@ def _is_mine(study: Study, trial: Trial) -> bool:
             tell(study, trial, state=optuna.trial.TrialState.FAIL)
             return False
         trial.set_user_attr("worker", _myself())
-    except optuna.exceptions.UpdateFinishedTrialError:  # taken for dead before it could say who works on it
+    except optuna.exceptions.UpdateFinishedTrialError:  # the worker was taken for dead before it could register
         return False
     return True
 
@@ -299,8 +299,8 @@ def _state(study: Study, number: int) -> TrialState:
 
 def _is_dead(trial: FrozenTrial) -> bool:
     worker = trial.user_attrs.get("worker")
-    if worker is None:  # taken, and killed before it could say by whom; or just now
-        begun = trial.datetime_start  # in this machine's time zone, wherever it was taken
+    if worker is None:  # its worker was killed before it could register, or is about to
+        begun = trial.datetime_start  # in this machine's time zone, on whatever machine it was taken
         return begun is not None and time.time() - begun.timestamp() > DEAD / 10
     if is_here(worker):
         return bool(_started(worker["pid"]) != worker["started"])
@@ -308,12 +308,12 @@ def _is_dead(trial: FrozenTrial) -> bool:
 
 
 def _myself() -> dict[str, Any]:
-    """This process, with a sign of life."""
+    """This process, with a heartbeat."""
     return {**_machine(), "pid": os.getpid(), "started": _started(os.getpid()), "seen": time.time()}
 
 
 def _machine() -> dict[str, str | None]:
-    """What tells this machine from others, as far as it says: copies of one share their name, and so may containers."""
+    """What identifies this machine: host name, boot and namespace. Clones and containers may share a host name."""
     boot = namespace = None
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -322,7 +322,7 @@ def _machine() -> dict[str, str | None]:
 
 
 def _started(pid: int) -> str | None:
-    """When a process of this machine was started, in the words of the machine; nothing if there is none."""
+    """The start time of a process, as the operating system writes it; None if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except OSError:

@@ -1,4 +1,4 @@
-"""One process of a sweep: it takes settings that wait, trains them, and tells how they did."""
+"""One worker process of a sweep: it takes waiting settings, trains them, and reports the results."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Winner", "final_identity", "finish", "tune", "winner"]
 
-FIRST_RUNG = 12  # the first rung is at one in so many epochs
+FIRST_RUNG = 12  # the first rung is at 1/12 of the epochs
 
 
 @dataclass(frozen=True)
 class Winner:
-    """A setting that did best.
+    """The best setting.
 
     Attributes:
-        theta: with this percentage of the edges.
-        key: its name.
-        settings: of its runs on the validation data, but for the seed.
-        value: how it did there; the mean, if it was tried with several seeds.
+        theta: the percentage of edges for which it is the best.
+        key: its key in the study.
+        settings: the settings of its runs on the validation data, except for the seed.
+        value: its validation value; the mean, if it was tried with several seeds.
     """
 
     theta: int
@@ -50,20 +50,20 @@ class Winner:
 
 
 def tune(plan: Plan) -> None:
-    """Try settings until none is left to try."""
+    """Try settings until none is left."""
     import optuna
 
     from .halving import Halving
-    from .sampler import Drawing
+    from .sampler import SeededSampler
 
     torch.set_num_threads(1)
     rung = plan.first_rung or max(1, round(plan.base.epochs / FIRST_RUNG))
     study = open_study(plan.tuning, plan.direction, plan.identity())
     study.pruner = Halving(rung) if plan.pruning else optuna.pruners.NopPruner()
-    study.sampler = Drawing(plan.study)
+    study.sampler = SeededSampler(plan.study)
     data, agenda = load_data(plan.experiment, plan.data), plan.agenda
     while (trial := next_trial(study, plan.tuning, agenda)) is not None:
-        with suppress(optuna.exceptions.UpdateFinishedTrialError):  # it was taken for dead: it is somebody else's
+        with suppress(optuna.exceptions.UpdateFinishedTrialError):  # this worker was taken for dead, and replaced
             point = _suggested(plan, trial)
             key = trial.user_attrs.get("key") or key_of(point)
             trial.set_user_attr("key", key)
@@ -71,7 +71,7 @@ def tune(plan: Plan) -> None:
 
 
 def finish(plan: Plan, best: Winner) -> None:
-    """Train a winner on all training data, once for each seed, and measure it on the test data."""
+    """Train a winner on all training data, once per seed, and measure it on the test data."""
     import optuna
 
     torch.set_num_threads(1)
@@ -86,12 +86,12 @@ def finish(plan: Plan, best: Winner) -> None:
 
 
 def final_identity(plan: Plan, best: Winner) -> dict[str, Any]:
-    """What the study of the final runs must have been made for."""
+    """The identity of the study of the final runs."""
     return {**plan.identity(), "winner": best.settings.to_dict()}
 
 
 def winner(plan: Plan, study: Study, theta: int | None = None) -> Winner:
-    """The settings that did best on the validation data; with so many per cent of the edges, if not those of the plan."""
+    """The best settings on the validation data, with ``theta`` percent of the edges; by default those of the plan."""
     judged = theta or plan.theta
 
     def value(trial: FrozenTrial) -> Any:
@@ -99,15 +99,13 @@ def winner(plan: Plan, study: Study, theta: int | None = None) -> Winner:
 
     settings = ranked(study, value)
     if not settings:
-        raise LabError(
-            f"{plan.out}: no setting came to its end: the loss became infinite or not a number in all of them"
-        )
+        raise LabError(f"{plan.out}: no setting finished: the loss became infinite or not a number in all of them")
     point = point_of(settings[0].parameters)
     return Winner(judged, key_of(point), plan.settings(point), settings[0].value)
 
 
 def _suggested(plan: Plan, trial: Trial) -> dict[str, Any]:
-    """The point of the grid, or of the search, that a trial is to try."""
+    """The point of the grid or the search that a trial tries."""
     if plan.grid is not None:
         axes = {name: [parameters_of({name: value})[name] for value in axis] for name, axis in plan.grid.axes.items()}
         return point_of({name: trial.suggest_categorical(name, values) for name, values in axes.items()})
@@ -116,7 +114,7 @@ def _suggested(plan: Plan, trial: Trial) -> dict[str, Any]:
 
 
 def _attempt(study: Study, trial: Trial, settings: Settings, folder: Path, data: Data, theta: int) -> None:
-    """Train the network of one trial, unless it falls behind, and tell how it did."""
+    """Train the network of one trial, unless it is pruned, and report its value."""
     import optuna
 
     pruned = optuna.trial.TrialState.PRUNED
@@ -126,12 +124,12 @@ def _attempt(study: Study, trial: Trial, settings: Settings, folder: Path, data:
             judged = theta if settings.measured_on == "validation" else 100
             try:
                 run = train(settings, folder, samples=data, resume=True, watch=watch, theta=judged)
-            except Broken:  # by a machine that lost its power
+            except Broken:  # after a power loss
                 run = train(settings, folder, samples=data, overwrite=True, watch=watch, theta=judged)
         value = _value(run, theta)
         trial.set_user_attr("summary", run.summary)
         tell(study, trial, value)
-    except Occupied:  # by a worker that was taken for dead
+    except Occupied:  # a worker that was taken for dead is still training there
         hand_back(study, trial)
     except Diverged as error:
         trial.set_user_attr("diverged", str(error))
@@ -142,7 +140,7 @@ def _attempt(study: Study, trial: Trial, settings: Settings, folder: Path, data:
 
 
 def _value(run: Run, theta: int) -> float:
-    """What a setting is judged by."""
+    """The value that a setting is judged by."""
     value: float | None = run.summary["kept"][str(theta)]
     if value is None:
         raise Diverged(f"{run.path}: the metric is not a number")
@@ -150,7 +148,7 @@ def _value(run: Run, theta: int) -> float:
 
 
 def _reporting(trial: Trial, epochs: int, folder: Path, check: Callable[[], None]) -> Callable[[Record], None]:
-    """What tells Optuna of every epoch, and ends the run when it says so; not after the last epoch, which has cost its time."""
+    """A ``watch`` that reports every epoch to Optuna, and stops the run if the pruner says so, except at the last."""
     import optuna
 
     reported: set[int] = set()
@@ -167,8 +165,8 @@ def _reporting(trial: Trial, epochs: int, folder: Path, check: Callable[[], None
         if record["kind"] == "epoch" and record["epoch"] < epochs and falls_behind(record):
             raise optuna.TrialPruned
 
-    with suppress(LabError):  # there is none, or training says what is wrong with it
-        # After a worker that died: the rungs that it reached, and stood, are this trial's.
+    with suppress(LabError):  # no file yet; training reports a damaged one
+        # After a kill: report the epochs of the dead worker as this trial's.
         for record in read_lines(folder / "metrics.jsonl"):
             if record.get("kind") == "epoch" and record["epoch"] < epochs:
                 falls_behind(record)
