@@ -1,4 +1,4 @@
-"""What runs did, as one HTML page and as pictures."""
+"""Compare runs in one HTML page and in figures."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def write_report(
     formats: Sequence[Format] = ("svg",),
     title: str | None = None,
 ) -> Path:
-    """Write one HTML file that compares runs; it opens offline and asks for nothing else.
+    """Write one HTML file that compares runs. It is self-contained and opens offline.
 
     Args:
-        runs: of one experiment or several, finished or not; what is not finished is drawn but not compared.
-        out: the file to write, all at once.
-        figures: a folder for the same pictures, each as a file.
-        formats: of these files.
-        title: of the page.
+        runs: runs of one or several experiments. Unfinished runs are drawn, but not in the table.
+        out: the file; it is written atomically.
+        figures: a folder for the same figures as separate files.
+        formats: the formats of these files.
+        title: the title of the page.
 
     Returns:
-        The file.
+        The path of the file.
 
     >>> write_report([], Path("report.html"))
     Traceback (most recent call last):

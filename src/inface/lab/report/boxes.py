@@ -21,7 +21,7 @@ Quantity = tuple[str, str, Callable[[Run], float]]
 
 
 def boxes(groups: Sequence[Group], metric: Measure) -> list[Drawing]:
-    """Of the groups with at least two finished runs: the constrained layers' non-zero edges, and the metric."""
+    """Box plots of the non-zero edges per layer and of the metric, for groups with at least two finished runs."""
     groups = [group for group in groups if len(group.finished) >= 2]
     if not groups:
         return []
@@ -34,7 +34,7 @@ def boxes(groups: Sequence[Group], metric: Measure) -> list[Drawing]:
 
 
 def _synthetic(groups: Sequence[Group], quantities: list[Quantity]) -> list[Drawing]:
-    """One figure for each of the other options (the activation): SNR along the axis, a column for each m."""
+    """One figure per value of the other options (the activation): SNR along the axis, one column per m."""
     found = []
     for index, rest in enumerate(dict.fromkeys(_rest(group) for group in groups)):
         members = [group for group in groups if _rest(group) == rest]
@@ -145,7 +145,8 @@ def _caption(groups: Sequence[Group]) -> str:
     trials = f"{counts[0]}" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
     return (
         f"Results of {trials} trials of each setting: the middle line is the median, the box the middle half, the "
-        "whiskers reach 1.5 box lengths, dots lie beyond (of fewer than six trials, every one is a dot). Edges with |w| ≥ 0.001 count."
+        "whiskers reach 1.5 box lengths, dots lie beyond (with fewer than six trials, each one is a dot). "
+        "Edges with |w| ≥ 0.001 count."
     )
 
 

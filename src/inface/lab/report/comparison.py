@@ -1,4 +1,4 @@
-"""The table of the paper: how sparse each layer is, and what is left of the network when only its largest edges stay."""
+"""The comparison table: sparsity of each layer, and the metric with only the largest edges."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Spread(NamedTuple):
 
     @staticmethod
     def of(values: Iterable[object]) -> Spread | None:
-        """Of the values that are numbers; nothing if there are none."""
+        """The spread of the values that are numbers; None if there are none."""
         numbers = [value for value in map(number, values) if not math.isnan(value)]
         if not numbers:
             return None
@@ -39,7 +39,7 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table: where it belongs, what it is called, and which way is better (``""``: neither)."""
+    """A column of the table: its key, group heading, title, and which direction is better (``""``: neither)."""
 
     key: str
     heading: str
@@ -52,20 +52,20 @@ class Comparison:
     """One row of the table: the finished runs of one group.
 
     Attributes:
-        experiment: its name.
-        problem: the options of the experiment; rows with the same problem compete.
+        experiment: the name of the experiment.
+        problem: the options of the experiment; rows with the same problem are compared.
         method: ``"sfw-if"``, ``"sfw"``, ``"sgd"`` or another.
-        label: the method, and what tells this row from others of the same method.
+        label: the method, and the settings that distinguish this row from others of the same method.
         settings: learning rates, radius, momentum, schedule.
-        shared: the part of them that all rows of the same method share; the label has the others.
-        count: of runs; the rest is mean and deviation over them.
-        metric: what they are judged by.
-        layers: of each constrained layer, the edges of at least 0.001 in %.
-        exact: of each constrained layer, the edges that are not exactly zero in %.
-        network: of all parameters, those of at least 0.001 in %.
+        shared: the settings that all rows of the same method share.
+        count: the number of runs; the numbers below are means and deviations over them.
+        metric: the metric of the experiment.
+        layers: the percentage of edges of at least 0.001, of each constrained layer.
+        exact: the percentage of edges that are not exactly zero, of each constrained layer.
+        network: the percentage of parameters of at least 0.001, of the whole network.
         kept: the metric after keeping the largest theta % of the edges of each constrained layer.
-        gap: the exact modified Frank-Wolfe gap; SGD has none.
-        seconds: of training.
+        gap: the exact modified Frank-Wolfe gap; None for SGD.
+        seconds: the training time.
         best: the keys of the columns in which no row of the same problem is better.
         runs: the runs themselves.
     """
@@ -89,7 +89,7 @@ class Comparison:
 
     @property
     def name(self) -> str:
-        """The method, as it is written in a text."""
+        """The display name of the method."""
         return method_name(self.method)
 
     def value(self, key: str) -> Spread | None:
@@ -106,7 +106,7 @@ class Comparison:
                 return {"network": self.network, "gap": self.gap, "seconds": self.seconds}[kind]
 
     def text(self, key: str) -> str:
-        """The value in a column as it is printed: ``97.1``, with more than one run ``97.1 ± 0.3``; a hyphen for none."""
+        """The printed value in a column: ``97.1``, or ``97.1 ± 0.3`` for several runs, or a hyphen."""
         value = self.value(key)
         if value is None:
             return "-"
@@ -117,7 +117,7 @@ class Comparison:
         return f"{mean} ± {value.deviation:{'.1f' if fixed else '.2g'}}"
 
     def digits(self, key: str, value: float) -> str:
-        """A number of a column as it is printed, without its deviation."""
+        """A number as it is printed in a column, without its deviation."""
         kind = key.partition(":")[0]
         if kind == "kept":
             return self.metric.digits(value)
@@ -137,17 +137,17 @@ def compare(runs: Iterable[Run]) -> list[Comparison]:
     problems = dict.fromkeys((row.experiment, row.problem) for row in rows)
     marked = []
     for problem in problems:
-        rivals = [row for row in rows if (row.experiment, row.problem) == problem]
-        best: list[set[str]] = [set() for _ in rivals]
-        for column in columns(rivals):
-            for index in _winners(rivals, column):
+        compared = [row for row in rows if (row.experiment, row.problem) == problem]
+        best: list[set[str]] = [set() for _ in compared]
+        for column in columns(compared):
+            for index in _winners(compared, column):
                 best[index].add(column.key)
-        marked += [replace(row, best=frozenset(keys)) for row, keys in zip(rivals, best, strict=True)]
+        marked += [replace(row, best=frozenset(keys)) for row, keys in zip(compared, best, strict=True)]
     return marked
 
 
 def columns(rows: Sequence[Comparison]) -> list[Column]:
-    """The columns that these rows of one experiment have, in order."""
+    """The columns of a table with these rows, in order."""
     layers = list(dict.fromkeys(name for row in rows for name in row.layers))
     thetas = sorted({theta for row in rows for theta in row.kept}, reverse=True)
     metric = rows[0].metric if rows else Measure()
@@ -164,9 +164,9 @@ def columns(rows: Sequence[Comparison]) -> list[Column]:
 
 
 def headline(rows: Sequence[Comparison]) -> str:
-    """What the table says, in a sentence or two, whoever wins; of rows of one experiment.
+    """A summary of the table of one experiment, in a sentence or two.
 
-    Every method stands there with the row that is best with the very share of the edges that is spoken of, and by name.
+    It names every method, with its best row for the share of edges in the headline.
 
     >>> headline([])
     'No run is finished.'
@@ -176,7 +176,7 @@ def headline(rows: Sequence[Comparison]) -> str:
         return "No run is finished."
     theta = share(rows)
     if theta is None:
-        return "Not every run has its results."
+        return "Some runs have no results."
     if len(problems) == 1:
         return _story(rows, theta)
     winners = [_winner([row for row in rows if row.problem == problem], theta) for problem in problems]
@@ -190,7 +190,7 @@ def headline(rows: Sequence[Comparison]) -> str:
 
 
 def share(rows: Sequence[Comparison]) -> int | None:
-    """The percentage of the edges that the headline speaks of: 5 %, or the nearest that every row has a value for.
+    """The percentage of edges in the headline: 5 %, or the nearest one for which every row has a value.
 
     >>> share([]) is None
     True
@@ -199,7 +199,7 @@ def share(rows: Sequence[Comparison]) -> int | None:
 
 
 def best_first(rows: Sequence[Comparison], theta: int) -> list[Comparison]:
-    """Rows of one problem by their metric with theta % of the edges.
+    """The rows of one problem, sorted by their metric with theta % of the edges.
 
     >>> best_first([], theta=5)
     []
@@ -242,7 +242,7 @@ def _row(group: Group) -> Comparison:
 
 
 def _winners(rows: Sequence[Comparison], column: Column) -> list[int]:
-    """The rows with the best printed value; none if there is nothing to win."""
+    """The rows with the best printed value; empty if the column has no better direction or all are equal."""
     values = {index: value.mean for index, row in enumerate(rows) if (value := row.value(column.key)) is not None}
     if len(values) < 2 or (column.key == "gap" and not _same_set(rows)):
         return []
@@ -260,7 +260,7 @@ def _same_set(rows: Sequence[Comparison]) -> bool:
 
 
 def _ranked(rows: Sequence[Comparison], theta: int) -> list[Comparison]:
-    """The row of each method that is best with theta % of its edges; the best of them first."""
+    """The best row of each method with theta % of its edges, best method first."""
     ranked = best_first(rows, theta)
     return [row for index, row in enumerate(ranked) if row.method not in {better.method for better in ranked[:index]}]
 
@@ -311,7 +311,7 @@ def _value(row: Comparison, theta: int) -> str:
 
 
 def _tail(rows: Sequence[Comparison]) -> int:
-    """How many names at the end of their paths tell all runs of these rows apart."""
+    """How many names at the end of their paths distinguish all runs of these rows."""
     paths = [run.path.resolve().parts for row in rows for run in row.runs]
     longest = max(len(parts) for parts in paths)
     return next(n for n in range(1, longest + 1) if len({parts[-n:] for parts in paths}) == len(paths))

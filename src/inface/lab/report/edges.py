@@ -1,4 +1,4 @@
-"""The metric against the edges that are left: one point for each run."""
+"""The figure of the metric against the number of edges: one point per run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Point(NamedTuple):
 
 
 class _Course(NamedTuple):
-    """A run as it is, and what becomes of it when it is cut to fewer and fewer edges."""
+    """A run, and the same network pruned to fewer and fewer edges."""
 
     group: Group
     point: _Point
@@ -33,7 +33,7 @@ class _Course(NamedTuple):
 
 
 def edges_left(groups: Sequence[Group], metric: Measure) -> Drawing | None:
-    """The metric of every finished run against the edges that it has; a panel for each problem."""
+    """The metric of every finished run against its number of edges; one panel per problem."""
     problems = dict.fromkeys(group.problem for group in groups)
     found = {problem: _courses([group for group in groups if group.problem == problem]) for problem in problems}
     panels = [
@@ -48,10 +48,10 @@ def edges_left(groups: Sequence[Group], metric: Measure) -> Drawing | None:
     keys = [Key(method_name(method), own.colour, "", own.marker, "point") for method, own in looks.items()]
     name = metric.name[:1].upper() + metric.name[1:]
     caption = (
-        f"Each point is a run: its {metric.name} against the edges of the constrained layers that are not exactly zero, in % of "
-        "all. The thin line from it is the same network cut to its largest 50, 25, 10, 5, 2 and 1 % of the edges of each "
-        f"constrained layer, without any retraining; it may leave the picture. Further {_better(metric)} and further to the "
-        "right is better: as good with fewer edges."
+        f"Each point is a run: its {metric.name} against the edges of the constrained layers that are not exactly "
+        "zero, in % of all. The thin line from it is the same network pruned to the largest 50, 25, 10, 5, 2 and 1 % "
+        "of the edges of each constrained layer, without retraining; it may leave the figure. Further "
+        f"{_better(metric)} and further to the right is better: as good with fewer edges."
     )
     return Drawing("edges", f"{name} against the edges that are left", caption, panels, keys)
 
@@ -62,7 +62,7 @@ def _courses(groups: Sequence[Group]) -> list[_Course]:
 
 
 def _points(run: Run) -> list[_Point]:
-    """The run with all its edges, then those of its cuts that take some away; nothing if there is nothing to draw."""
+    """The run with all its edges, then pruned further and further; empty if there is nothing to draw."""
     layers = [mapping(layer) for layer in mapping(run.summary.get("layers")).values()]
     sizes = [number(layer.get("inputs")) * number(layer.get("nodes")) for layer in layers]
     parts = [number(layer.get("exact_percent")) for layer in layers]
@@ -113,7 +113,7 @@ def _panel(courses: Sequence[_Course], groups: Sequence[Group], metric: Measure,
 
 
 def _range(values: Sequence[float], metric: Measure) -> tuple[float, float]:
-    """Limits that show all points well, and the beginnings of the lines that go away from them.
+    """Limits of the axis: they show all points, and the beginnings of their lines.
 
     >>> _range([98.0, 97.0], Measure("accuracy", "%"))
     (95.85, 98.15)

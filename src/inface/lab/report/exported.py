@@ -1,4 +1,4 @@
-"""What came of runs that were exported."""
+"""The exports of runs, for the report."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Export:
     """One exported run.
 
     Attributes:
-        name: of the run.
-        keep: which of its edges were kept.
-        costs: what it costs.
-        files: what was written, with its size and with the metric of the network that is read from it.
-        metric: before, and with the edges that were kept.
+        name: the name of the run.
+        keep: which edges were kept, in words.
+        costs: the cost of the network.
+        files: the files, each with its size and the metric of the network loaded from it.
+        metric: the metric before and after pruning, in words.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Export:
 
 
 def exports(runs: Sequence[Run]) -> list[Export]:
-    """Of the runs that have an ``export`` folder, what is in it."""
+    """The exports of the runs that have an ``export`` folder."""
     return [_export(run) for run in runs if (run.path / "export" / "export.json").is_file()]
 
 

@@ -1,4 +1,4 @@
-"""The figures of an experiment: what its runs did, and what came out."""
+"""The figures of an experiment: training curves and final results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WINDOW = 21  # points of a running median
 
 
 def figures(groups: Sequence[Group], rows: Sequence[Comparison], prefix: str) -> list[Drawing]:
-    """All figures that the runs of one experiment have something for, whose table has ``rows``.
+    """All figures of the runs of one experiment; ``rows`` is its table.
 
     ``prefix`` makes the names of the figures unique.
     """
@@ -39,7 +39,7 @@ def figures(groups: Sequence[Group], rows: Sequence[Comparison], prefix: str) ->
     courses = {id(run): course(run) for run in runs}
     trials = boxes(groups, metric)
     shares = [edges_left(groups, metric), _kept(groups, metric)]
-    several = len({group.problem for group in groups}) > 1  # then the boxes are what shows all of them at once
+    several = len({group.problem for group in groups}) > 1  # then box plots show all of them at once
     found = [
         *([first_layer(rows), *trials, *shares] if several else [*shares, first_layer(rows)]),
         _gap(groups, courses),
@@ -72,8 +72,8 @@ def _kept(groups: Sequence[Group], metric: Measure) -> Drawing | None:
     return Drawing(
         "kept",
         f"{_capital(metric.name)} when only the largest edges stay",
-        f"{_capital(metric.name)} of the trained network after keeping the largest θ % of the edges in each constrained "
-        f"layer and setting the rest to zero, without any retraining.{_trials(groups)}",
+        f"{_capital(metric.name)} of the trained network after keeping the largest θ % of the edges in each "
+        f"constrained layer and setting the rest to zero, without retraining.{_trials(groups)}",
         panels,
         _keys(groups, markers=True),
     )
@@ -88,7 +88,7 @@ def _nonzeros(groups: Sequence[Group], courses: Mapping[int, Course]) -> Drawing
             return courses[id(run)].nonzeros.get(name, ((), ()))
 
         ends = [y[-1] for group in groups for run in group.runs if (y := series(run)[1]) and y[-1] > 0]
-        wide = bool(ends) and max(ends) > 12 * min(ends)  # a dense network would press the sparse ones to the axis
+        wide = bool(ends) and max(ends) > 12 * min(ends)  # a dense network would squeeze the sparse ones
 
         def finish(axes: Axes, wide: bool = wide) -> None:
             axes.set_xlabel("gradients")
@@ -189,7 +189,7 @@ def _panels(
     thin: Callable[[Run], Series] | None = None,
     markers: bool = False,
 ) -> list[Panel]:
-    """A panel for each problem, with a line for each run and a thick one for the mean of each group."""
+    """One panel per problem, with one line per run and a thick line for the mean of each group."""
     problems = list(dict.fromkeys(group.problem for group in groups))
     panels = []
     for problem in problems:
@@ -240,7 +240,7 @@ def _lines(
 
 
 def _calm(line: Series) -> Series:
-    """A running median: an average would follow the first gaps, a thousand times the last, for many epochs.
+    """A running median. The first gaps are a thousand times the last; a mean would follow them for many epochs.
 
     >>> _calm(([1, 2, 3], [900.0, 1.0, 2.0]))
     ([1, 2, 3], [2.0, 2.0, 2.0])
@@ -274,7 +274,7 @@ def _decimated(line: Series, most: int) -> Series:
 
 
 def _grid(name: str, title: str, caption: str, rows: list[list[Panel]], keys: list[Key]) -> Drawing | None:
-    """Panels of several quantities: for each problem one row with all of them."""
+    """Panels of several quantities, one row per problem."""
     full = [row for row in rows if row]
     panels = [panel for row in zip_longest(*full) for panel in row if panel]
     return Drawing(name, title, caption, panels, keys, min(len(full), 3) if len(full) > 1 else 2) if panels else None
@@ -289,7 +289,7 @@ def _keys(groups: Sequence[Group], *, markers: bool = False) -> list[Key]:
 
 
 def _in_order(names: list[str], groups: Sequence[Group]) -> list[str]:
-    """Layers in the order of the summaries, which is the experiment's."""
+    """The layers in the order of the experiment."""
     known = [name for g in groups for run in g.finished for name in mapping(run.summary.get("layers")) if name in names]
     return list(dict.fromkeys([*known, *names]))
 
@@ -299,7 +299,7 @@ def _finite(line: Series) -> bool:
 
 
 def _measured(groups: Sequence[Group], metric: Measure) -> str:
-    """The metric, and which data it is of, if that is the same for all."""
+    """The metric, and the data it is measured on if that is the same for all runs."""
     data = {str(run.config.get("measured_on") or "test") for group in groups for run in group.runs}
     return f"{data.pop()} {metric.axis}" if len(data) == 1 else metric.axis
 
@@ -313,7 +313,7 @@ def _trials(groups: Sequence[Group]) -> str:
 
 
 def _thinned(courses: Mapping[int, Course]) -> str:
-    """That a picture does not show every point, if it does not."""
+    """A note if a figure does not show every point."""
     return f" Of series of more than {MOST:,} points, evenly spaced ones." * any(c.thinned for c in courses.values())
 
 

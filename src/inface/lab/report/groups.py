@@ -1,4 +1,4 @@
-"""Runs, sorted: into experiments, into problems, into groups of trials of the same settings."""
+"""Group runs by experiment, problem and settings; a group holds trials of the same settings."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = [
     "sortable",
 ]
 
-# What a run's config.json holds beside its settings.
+# Fields of config.json that are not settings.
 _NO_SETTINGS = {"format", "versions", "earlier_sources"}
 _SETTINGS = {setting.name: setting for setting in declarations()}
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What runs are judged by: its name, its unit, and which way is better."""
+    """The metric of runs: its name, its unit, and which direction is better."""
 
     name: str = "metric"
     unit: str = ""
@@ -40,7 +40,7 @@ class Measure:
 
     @property
     def axis(self) -> str:
-        """What an axis is labelled with.
+        """The label of an axis.
 
         >>> Measure("accuracy", "%").axis, Measure("MSE").axis
         ('accuracy, %', 'MSE')
@@ -87,7 +87,7 @@ class Group:
 
     @property
     def finished(self) -> tuple[Run, ...]:
-        """The runs that came to their end."""
+        """The finished runs."""
         return tuple(run for run in self.runs if run.finished)
 
 
@@ -112,7 +112,7 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
 
 
 def measure(runs: Iterable[Run]) -> Measure:
-    """What the first finished run is judged by."""
+    """The metric of the first finished run."""
     for run in runs:
         found = mapping(run.summary.get("metric")) if run.finished else {}
         if found:
@@ -126,7 +126,7 @@ def measure(runs: Iterable[Run]) -> Measure:
 
 
 def method_name(method: str) -> str:
-    """How a method is written in a text.
+    """The display name of a method.
 
     >>> method_name("sfw-if"), method_name("adam")
     ('SFW-IF', 'adam')
@@ -135,7 +135,7 @@ def method_name(method: str) -> str:
 
 
 def number(value: object) -> float:
-    """A number, or not-a-number for anything that is none.
+    """The value as a float; NaN if it is not a number.
 
     >>> number(3), number(None), number("many")
     (3.0, nan, nan)
@@ -146,12 +146,12 @@ def number(value: object) -> float:
 
 
 def positive(values: Sequence[float]) -> list[float]:
-    """The values that a logarithmic axis can show; the others are not-a-number."""
+    """The values that a logarithmic axis can show; the others become NaN."""
     return [value if value > 0 else math.nan for value in values]
 
 
 def mapping(value: object) -> dict[str, Any]:
-    """The entries of a JSON object, none of anything else.
+    """The value if it is a JSON object, else an empty one.
 
     >>> mapping({"a": 1}), mapping(None)
     ({'a': 1}, {})
@@ -173,7 +173,7 @@ def shown(value: Any) -> str:
 
 
 def sortable(value: Any) -> tuple[int, float, str]:
-    """What orders values of any kind: numbers first, by size."""
+    """A sort key for values of any type: numbers first, by size."""
     return (1, 0.0, str(value)) if math.isnan(number(value)) else (0, number(value), "")
 
 
@@ -231,7 +231,7 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _matters(key: str, value: Any) -> bool:
-    """Whether a setting is worth a word even where all runs agree."""
+    """Whether to mention a setting that all runs share."""
     setting = _SETTINGS.get(key)
     return key == "lr" or (setting is not None and setting.mentioned and value != setting.default)
 
@@ -246,4 +246,4 @@ def _setting(key: str, value: Any) -> str:
 
 
 def _order(method: str) -> int:
-    return [*METHODS, method].index(method)  # one that is not ours comes last
+    return [*METHODS, method].index(method)  # unknown methods come last

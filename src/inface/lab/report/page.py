@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else."""
+"""The report as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .svg import Drawing, inline
 
 __all__ = ["Section", "command", "render", "sections"]
 
-# Letters that no HTML file may hold: control characters, halves of surrogate pairs.
+# Characters that HTML does not allow: control characters, halves of surrogate pairs.
 _UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
@@ -42,26 +42,26 @@ class Section:
 
     @property
     def headings(self) -> list[tuple[str, int, bool]]:
-        """The upper line of the table's head: a text, how many columns it spans, whether it is a layer's name."""
+        """The upper line of the table's head: a text, the number of columns it spans, whether it names a layer."""
         spans = [(text, len(list(run))) for text, run in groupby(column.heading for column in self.columns)]
         return [(text, span, "layer" in text) for text, span in spans]
 
     @property
     def problems(self) -> list[tuple[str, list[Comparison]]]:
-        """Rows that compete, together."""
+        """The rows of each problem, which are compared with each other."""
         names = list(dict.fromkeys(row.problem for row in self.rows))
         return [(name, [row for row in self.rows if row.problem == name]) for name in names]
 
     @property
     def settings(self) -> list[tuple[str, str, bool]]:
-        """What the table does not say of each method: its settings, whether there are others that differ by row."""
+        """The settings that all rows of a method share; and whether others differ by row."""
         shared = {row.name: row.shared for row in self.rows}
         several = {row.name for row in self.rows if row.label != row.name}
         return [(name, text, name in several) for name, text in shared.items() if text]
 
     @property
     def repeated(self) -> bool:
-        """Whether a row is of more than one run."""
+        """Whether a row has more than one run."""
         return any(row.count > 1 for row in self.rows)
 
     @property
@@ -71,12 +71,12 @@ class Section:
 
     @property
     def unfinished(self) -> list[Run]:
-        """The runs that the table leaves out."""
+        """The unfinished runs, which are not in the table."""
         return [run for run in self.runs if not run.finished]
 
 
 def sections(runs: Sequence[Run]) -> list[Section]:
-    """One section for each experiment, in the order in which they come."""
+    """One section per experiment, in order of appearance."""
     groups = grouped(runs)
     found: list[Section] = []
     for experiment, name in _names([group.experiment for group in groups]).items():
@@ -104,12 +104,12 @@ def render(found: Sequence[Section], title: str) -> str:
 
 
 def command(run: Run) -> str:
-    """The command line that trains a run again, into another folder.
+    """The command that repeats a run in another folder.
 
     >>> import json, tempfile
     >>> from pathlib import Path
+    >>> config = {"format": 1, "experiment": "digits", "method": "sgd", "lr": 0.1, "options": {"trial": 3}, "seed": 0}
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     config = {"format": 1, "experiment": "digits", "method": "sgd", "lr": 0.1, "options": {"trial": 3}, "seed": 0}
     ...     _ = Path(folder, "config.json").write_text(json.dumps(config))
     ...     command(Run(folder)).replace(Path(folder).name, "NAME")
     'inface train digits --out NAME-again --option trial=3 --method sgd --lr 0.1 --seed 0'
@@ -147,7 +147,7 @@ def _runs(groups: Sequence[Group]) -> list[Run]:
 
 
 def _names(experiments: Iterable[str]) -> dict[str, str]:
-    """What experiments are called: without the file they are in, or as much of its path as tells them apart.
+    """Short names of experiments: without their file, or with as much of its path as makes them unique.
 
     >>> _names(["digits", "/home/me/nets.py:deep", "/home/me/nets.py:wide", "/home/you/nets.py:wide"]).values()
     dict_values(['digits', 'deep', 'me/nets.py:wide', 'you/nets.py:wide'])
@@ -171,7 +171,7 @@ def _forms(experiment: str) -> list[str]:
 
 
 def _slug(name: str, taken: set[str]) -> str:
-    """A name for addresses and files.
+    """A name for anchors and files.
 
     >>> _slug("my/nets.py:deep <one>", set()), _slug("digits", {"digits"}), _slug("?", set())
     ('my-nets-py-deep-one', 'digits-2', 'experiment')
@@ -197,6 +197,6 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
-        finalize=lambda value: printable(value) if type(value) is str else value,  # markup is a class of its own
+        finalize=lambda value: printable(value) if type(value) is str else value,  # Markup is a subclass of str
     )
     return environment.from_string(files(__package__).joinpath("page.html.jinja").read_text(encoding="utf-8"))

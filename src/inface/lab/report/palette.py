@@ -1,4 +1,4 @@
-"""How methods look: one colour each, safe for colour-blind eyes, readable on white and on near-black."""
+"""The colours of methods: safe for colour-blind readers, legible on white and on near-black."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _OTHERS = ("#0f9d7a", "#b5598f", "#a8840c")
 _MARKERS: dict[str, Marker] = {"sfw-if": "circle", "sfw": "square", "sgd": "triangle"}
 _OTHER_MARKERS: tuple[Marker, ...] = ("diamond", "wedge", "hexagon")
 _DASHES = ("", "5 2", "1.5 1.8", "6 2 1.5 2")
-_LEGIBLE = 8  # lines of a legend; beyond, methods are told apart but not their settings
+_LEGIBLE = 8  # lines of a legend; with more, only methods are distinguished, not their settings
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a group is drawn, and what the legend calls it."""
+    """The style of a group and its label in the legend."""
 
     label: str
     colour: str
@@ -31,7 +31,7 @@ class Look:
 
 
 def look(group: Group, groups: Sequence[Group]) -> Look:
-    """The colour says the method, the dashes which of its settings."""
+    """The style of a group: the colour is that of the method, the dashes distinguish its settings."""
     labels = list(dict.fromkeys(other.label for other in groups if other.method == group.method))
     everything = {other.label for other in groups}
     label, dash = group.label, _DASHES[labels.index(group.label) % len(_DASHES)]

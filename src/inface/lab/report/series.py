@@ -1,4 +1,4 @@
-"""The series of a run: read as a stream, and thinned to what a picture can show."""
+"""The series of a run: read as a stream, and thinned to what a figure can show."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .groups import mapping, number
 
 __all__ = ["MOST", "Course", "Series", "Thinned", "course"]
 
-MOST = 2000  # points of a series; the widest picture has fewer pixels
+MOST = 2000  # points of a series; the widest figure has fewer pixels
 
 Series = tuple[Sequence[float], Sequence[float]]  # places and heights
 T = TypeVar("T")
 
 
 class Thinned(Generic[T]):
-    """Items of a stream, evenly spaced: all of them up to ``most``, then at least half as many; the first and the last always.
+    """Evenly spaced items of a stream: all up to ``most``, then at least half as many; always the first and the last.
 
     >>> few = Thinned(most=4)
     >>> for item in range(11):
@@ -36,7 +36,7 @@ class Thinned(Generic[T]):
         self._last: list[T] = []
 
     def add(self, item: T) -> None:
-        """The next item of the stream."""
+        """Add the next item of the stream."""
         if self._count % self.stride == 0:
             self._kept.append(item)
             self._last = []
@@ -50,20 +50,20 @@ class Thinned(Generic[T]):
 
     @property
     def items(self) -> list[T]:
-        """What is kept, in order."""
+        """The kept items, in order."""
         return self._kept + self._last
 
 
 @dataclass(frozen=True)
 class Course:
-    """How a run went.
+    """The series of a run.
 
     Attributes:
-        gap: against gradients.
-        nonzeros: of each constrained layer, against gradients.
-        train_loss: against epochs.
-        metric: against epochs.
-        thinned: whether there were more points than are here.
+        gap: the gap against gradients.
+        nonzeros: the non-zeros of each constrained layer against gradients.
+        train_loss: the training loss against epochs.
+        metric: the metric against epochs.
+        thinned: whether points were left out.
     """
 
     gap: Series = ((), ())
@@ -74,10 +74,10 @@ class Course:
 
 
 def course(run: Run) -> Course:
-    """Read how a run went, in the memory of a picture; one that has just started went nowhere yet.
+    """Read the series of a run, with bounded memory. They are empty if the run has just started.
 
-    A last line that was cut off does not count; any other damaged one is an error that names it, as is the lack of the
-    file of a finished run.
+    An incomplete last line is skipped. Any other damaged line is an error that names it, and so is a missing file of a
+    finished run.
     """
     if not run.finished and not run.metrics_file.is_file():
         return Course()
@@ -103,7 +103,7 @@ def _nonzeros_of(name: str) -> Callable[[dict[str, Any]], object]:
 
 
 def _series(records: Sequence[dict[str, Any]], place: str, height: Callable[[dict[str, Any]], object]) -> Series:
-    """Heights that are none are not-a-number; a record without a place does not count."""
+    """The points of a series; a missing height becomes NaN, and records without a place are skipped."""
     points = [(number(record.get(place)), number(height(record))) for record in records]
     known = [(x, y) for x, y in points if x == x]  # noqa: PLR0124 - not-a-number is not itself
     return array("d", [x for x, _ in known]), array("d", [y for _, y in known])

@@ -1,4 +1,4 @@
-"""Pictures: panels drawn with matplotlib, as SVG inside a page that follows its colours, or as files."""
+"""Draw figures with matplotlib: as SVG in a page, in the page's colours, or as files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["MARKERS", "Drawing", "Key", "Marker", "Panel", "dashes", "inline", "
 
 Marker = Literal["circle", "square", "triangle", "diamond", "wedge", "hexagon"]
 
-# Matplotlib's names; the page draws the same shapes in its legends.
+# Matplotlib's names of the markers; the page draws the same shapes in its legends.
 MARKERS: dict[str, str] = {
     "circle": "o",
     "square": "s",
@@ -32,7 +32,7 @@ MARKERS: dict[str, str] = {
     "hexagon": "h",
 }
 
-# Ink that becomes the page's text colour, whatever that is; nothing else is drawn in it.
+# A placeholder colour, which is replaced by the page's text colour.
 _SENTINEL = "#010203"
 _STYLE: dict[str, Any] = {
     "axes.axisbelow": True,
@@ -71,7 +71,7 @@ _STYLE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Key:
-    """A line of the legend: what it is called and how it is drawn."""
+    """A line of the legend: its label and style."""
 
     label: str
     colour: str
@@ -82,7 +82,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes: a function that draws on them, what it shows in words, and its size in inches."""
+    """One pair of axes: a function that draws on them, a description in words, and the size in inches."""
 
     draw: Callable[[Axes], None]
     words: str
@@ -94,12 +94,12 @@ class Drawing:
     """A figure of the report.
 
     Attributes:
-        name: of the figure in the page and of its file.
-        title: a few words.
-        caption: what is seen and how it was measured.
-        panels: side by side where there is room, ``columns`` in a row at most.
-        keys: the legend.
-        columns: at most so many panels in a row.
+        name: the name of the figure, also of its file.
+        title: the title.
+        caption: what the figure shows, and how it was measured.
+        panels: the panels.
+        keys: the lines of the legend.
+        columns: the largest number of panels in a row.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Drawing:
 
 
 def inline(drawing: Drawing) -> list[str]:
-    """Each panel as an SVG element for an HTML page, drawn in the colour of the page's text."""
+    """Each panel as an SVG element for an HTML page, in the page's text colour."""
     found = []
     for index, panel in enumerate(drawing.panels):
         name = f"{drawing.name}-{index}"
@@ -125,7 +125,7 @@ def inline(drawing: Drawing) -> list[str]:
 
 
 def save(drawing: Drawing, folder: Path, formats: Sequence[str]) -> list[Path]:
-    """The whole figure with its legend, dark on white, as a file of each format."""
+    """Write the figure with its legend, dark on white, to one file per format."""
     columns = min(drawing.columns, len(drawing.panels))
     rows = -(-len(drawing.panels) // columns)
     width, height = drawing.panels[0].size
@@ -153,7 +153,7 @@ def save(drawing: Drawing, folder: Path, formats: Sequence[str]) -> list[Path]:
 
 
 def plain(text: str, most: int = 60) -> str:
-    """A text that can be drawn: one line of printable characters, not too long.
+    """The text as one line of printable characters, shortened.
 
     >>> plain("a\\nb\\x00" + "c" * 100, most=10)
     'a b ccccc…'
@@ -174,7 +174,7 @@ def _figure(size: tuple[float, float], *, fitted: bool = False) -> Figure:
 
 
 def _fit(axes: Axes, width: float, height: float) -> None:
-    """Margins in inches from what stands in them; matplotlib's own layout takes longer than all the drawing."""
+    """Compute the margins from the labels. Matplotlib's own layout takes longer than all the drawing."""
     left, right, bottom, top = 0.05, 0.05, 0.32, 0.32
     if axes.axison:
         letters = max((len(label.get_text()) for label in axes.get_yticklabels()), default=0)
@@ -199,7 +199,7 @@ def _style(ink: str, salt: str) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A letter that the font lacks is drawn as a box in a PNG, by the browser's own fonts in an SVG; both are fine."""
+    """Silence warnings about missing glyphs: a PNG shows a box, in an SVG the browser's own font is used."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*Glyph.*missing from.*")
         yield
@@ -254,7 +254,7 @@ def dashes(dash: str) -> Any:
 
 
 def logarithmic(axes: Axes) -> None:
-    """A logarithmic vertical axis with as many labelled ticks as there is room for."""
+    """Make the vertical axis logarithmic, with as many labelled ticks as fit."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_yscale("log")

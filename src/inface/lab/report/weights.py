@@ -1,4 +1,4 @@
-"""The first layer drawn as images: what each node looks at, dense against sparse."""
+"""The weights of the first layer as images, dense against sparse."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["first_layer"]
 
-_SIDE = 8  # at most so many nodes in a row, and rows
+_SIDE = 8  # the largest number of rows and columns of nodes
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class _Picture:
 
 
 def first_layer(rows: Sequence[Comparison]) -> Drawing | None:
-    """One panel for each method, of the setting that the headline speaks of: as many nodes, each the image of its weights."""
+    """One panel per method, for the setting in the headline: an image of the weights of each node."""
     methods = dict.fromkeys(row.method for row in rows)
     theta = share(rows) or 100
     pictures = [found for method in methods if (found := _picture([r for r in rows if r.method == method], theta))]
@@ -50,12 +50,13 @@ def first_layer(rows: Sequence[Comparison]) -> Drawing | None:
     lines = max(len(_wrapped(name)) for name in names) if separate else 0
     panels = [_panel(picture, name, nodes, columns, lines) for picture, name in zip(pictures, names, strict=True)]
     caption = (
-        f"Each tile is one node of the first layer ({nodes} of them, the first ones), each pixel the weight of the edge "
-        "from that pixel of the input: orange positive, blue negative, stronger where larger, up to the ends of the "
-        "scale. Edges with |w| ≥ 0.001 are counted, on average over all nodes of the layer; smaller ones that are not "
-        "exactly zero are drawn faintly, and where an edge is exactly zero the tile is empty."
+        f"Each tile is one node of the first layer (the first {nodes} nodes). Each pixel is the weight of the edge "
+        "from that pixel of the input: orange is positive, blue negative, and stronger colour is a larger weight. "
+        "Edges with |w| ≥ 0.001 are counted, on average over all nodes of the layer. Smaller ones are drawn faintly; "
+        "an edge that is exactly zero is not drawn."
         + (
-            f" Drawn is the setting of each method that is best with {'all' if theta == 100 else f'{theta} % of'} its edges."
+            " The figure shows the setting of each method that is best with "
+            f"{'all' if theta == 100 else f'{theta} % of'} its edges."
             if chosen
             else ""
         )
@@ -75,7 +76,7 @@ def first_layer(rows: Sequence[Comparison]) -> Drawing | None:
 
 
 def _picture(rows: Sequence[Comparison], theta: int) -> _Picture | None:
-    """Of the row of the first problem that is best with theta % of its edges, if it has one."""
+    """The images of the row of the first problem that is best with theta % of its edges; None if it has none."""
     for problem in dict.fromkeys(row.problem for row in rows):
         for row in best_first([row for row in rows if row.problem == problem], theta):
             for run in row.runs:
@@ -85,7 +86,7 @@ def _picture(rows: Sequence[Comparison], theta: int) -> _Picture | None:
 
 
 def _name(row: Comparison, rows: Sequence[Comparison]) -> str:
-    """The method, and which setting and which problem if there are others."""
+    """The method, with its setting and problem if there are several."""
     several = len({other.problem for other in rows}) > 1
     return ", ".join(filter(None, (row.label, row.problem if several else "")))
 
@@ -111,7 +112,7 @@ def _layer(run: Run) -> tuple[str, Tensor] | None:
 
 
 def _panel(picture: _Picture, name: str, nodes: int, columns: int, lines: int) -> Panel:
-    """The name has so many lines of the title for itself, in all panels, which keeps their tiles side by side."""
+    """One panel. All panels reserve the same number of title lines, so that their tiles are aligned."""
     shown = picture.images[:nodes]
     used = f"{edges_per_node(picture.images):.1f}".removesuffix(".0")
     counted = f"{used} of {shown[0].numel()} edges per node"
@@ -163,7 +164,7 @@ def _mosaic(axes: Axes, images: Tensor, columns: int) -> None:
 
 
 def _shades(values: NDArray[Any], scale: float) -> NDArray[Any]:
-    """Weights as two colours that fade towards zero: what does not count is faint, only an exact zero shows the page."""
+    """Weights as two colours that fade towards zero; below the threshold faint, at exactly zero transparent."""
     import numpy as np
     from matplotlib.colors import to_rgb
 
