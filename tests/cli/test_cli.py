@@ -182,7 +182,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path, room, command, fi
     told = [line for line in result.stderr.splitlines() if line.startswith("inface: ")]
     assert "Traceback" not in result.stderr
     assert re.search(rf"{file}: cannot be written: .*File too large", told[0])
-    assert told[1:] in ([], ["inface: a worker failed; what it says is above"])
+    assert told[1:] in ([], ["inface: a worker failed; its error is above"])
 
 
 def test_the_version_is_the_packages(inface):
@@ -224,7 +224,7 @@ def test_every_experiment_is_listed_with_its_options(inface):
         ("train digits --out run --in-face awy", "did you mean away?"),
         ("train digits --out run --lr 1 --smoothness 2", "--smoothness"),
         ("train digits --out run --resume --overwrite", "--overwrite"),
-        ("train digits --out run --radius 1 2 3", "wanted 1 or 2 numbers, for fc1.weight, fc2.weight; got 3"),
+        ("train digits --out run --radius 1 2 3", "wanted 1 or 2 numbers (for fc1.weight, fc2.weight), got 3"),
         ("train digits --out run --radius", "--radius"),
         ("train digits --out run --radius 1 nan", "got nan"),
         ("train digits --out run --radius 1 -2", "got 1 -2"),
@@ -468,7 +468,7 @@ def test_each_constrained_layer_may_have_a_learning_rate_of_its_own(inface, tmp_
     )
     refused(
         inface("train", "digits", "--out", tmp_path / "three", "--constrained-lr", "1", "2", "3"),
-        2, "constrained-lr: wanted 1 or 2 numbers, for fc1.weight, fc2.weight; got 3",
+        2, "constrained-lr: wanted 1 or 2 numbers (for fc1.weight, fc2.weight), got 3",
     )  # fmt: skip
     assert not (tmp_path / "three" / "config.json").exists()
 
@@ -761,7 +761,7 @@ def test_words_are_completed(words, wanted):
 )
 def test_an_option_that_means_nothing_to_the_method_is_refused(inface, tmp_path, method, option):
     result = inface("train", "digits", "--out", tmp_path / "run", "--method", method, *option)
-    refused(result, 2, f"{option[0]} means nothing to --method {method}")
+    refused(result, 2, f"--method {method} does not use {option[0]}")
 
 
 def test_a_report_takes_a_folder_of_runs(inface, tmp_path):
@@ -776,7 +776,7 @@ def test_a_report_takes_a_folder_of_runs(inface, tmp_path):
 def test_an_experiment_of_a_file_without_a_name_is_asked_for(inface, tmp_path):
     (tmp_path / "own.py").write_text("from inface.lab.experiments.builtin import digits\nmine = digits()\n")
     result = inface("train", tmp_path / "own.py", "--out", tmp_path / "run")
-    refused(result, 2, "own.py: say which experiment", "it has mine")
+    refused(result, 2, "own.py: wanted the name of an experiment", "it has mine")
 
 
 def test_nobody_needs_to_read_the_lines_of_a_run(tmp_path):

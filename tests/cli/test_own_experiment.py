@@ -203,7 +203,7 @@ def test_a_function_takes_options(inface, file, tmp_path):
         ("wide", ["-o", "widht=4"], "did you mean width?"),
         ("wide", ["-o", "width=broad"], "wanted a whole number, got broad"),
         ("mine", ["-o", "width=4"], "has no options"),
-        ("mine", ["--radius", "1", "2", "3"], "wanted 1 or 2 numbers, for inner.weight, outer.weight; got 3"),
+        ("mine", ["--radius", "1", "2", "3"], "wanted 1 or 2 numbers (for inner.weight, outer.weight), got 3"),
     ],
 )
 def test_what_the_file_does_not_have_is_one_line(inface, file, tmp_path, name, options, wanted):
@@ -313,12 +313,12 @@ def behind_a_linked_folder(place):
 @pytest.mark.parametrize(
     ("where", "told"),
     [
-        (outside, "outside of the present folder"),
-        (lambda place: place / "run" / ".." / ".." / "evil.py", "outside of the present folder"),
-        (lambda _: "../evil.py", "outside of the present folder"),
-        (behind_a_link, "outside of the present folder"),
-        (behind_a_linked_folder, "outside of the present folder"),
-        (lambda place: place / "run" / "evil.py", "may have come with the folder"),
+        (outside, "outside the working directory"),
+        (lambda place: place / "run" / ".." / ".." / "evil.py", "outside the working directory"),
+        (lambda _: "../evil.py", "outside the working directory"),
+        (behind_a_link, "outside the working directory"),
+        (behind_a_linked_folder, "outside the working directory"),
+        (lambda place: place / "run" / "evil.py", "lies in the run folder"),
         (lambda _: "linked\0.py", "cannot be found"),
     ],
     ids=["outside", "dots", "relative", "link", "linked folder", "in the run", "no name"],

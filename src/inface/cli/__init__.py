@@ -9,10 +9,10 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command, print at most one line about what went wrong, and exit with its code.
+    """Run a command. An error is printed as one line on standard error.
 
-    0: done; 1: a file, a download or a run is not as it should be; 2: a wrong argument; 3: the loss is not finite any more;
-    130: interrupted.
+    Exit codes: 0 success; 1 a damaged or missing file, download or run; 2 a wrong argument; 3 the loss is no longer
+    finite; 130 interrupted.
     """
     try:
         import typer  # noqa: F401

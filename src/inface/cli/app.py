@@ -1,4 +1,4 @@
-"""The commands, and what every one of them does with errors."""
+"""The commands of the command line, and how errors become exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ app = typer.Typer(
 def inface(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
 ) -> None:
-    """Train sparse networks by construction, measure them, and see what comes out."""
+    """Train sparse networks by construction, measure them, and compare the results."""
     if version:
         typer.echo(f"inface {__version__}")
         raise typer.Exit
@@ -49,7 +49,7 @@ app.add_typer(data.app, name="data")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command and return its exit code; what went wrong is one line on standard error."""
+    """Run a command and return its exit code; an error is one line on standard error."""
     try:
         code = app(spread(arguments), prog_name="inface", standalone_mode=False)
     except LabError as error:
@@ -65,13 +65,13 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def spread(arguments: Sequence[str]) -> list[str]:
-    """``--radius 1 10`` as ``--radius 1 --radius 10``: an option followed by several numbers; so with ``--constrained-lr``.
+    """Rewrite ``--radius 1 10`` as ``--radius 1 --radius 10``, and the same for ``--constrained-lr``.
 
     >>> spread(["train", "digits", "--radius", "1", "10", "--lr", "2"])
     ['train', 'digits', '--radius', '1', '--radius', '10', '--lr', '2']
     """
     result: list[str] = []
-    option, values = "", 0  # that is being read, and how many of its values have been
+    option, values = "", 0  # the current option, and the number of its values so far
     for argument in arguments:
         if values > 1 and _is_number(argument):
             result.append(option)

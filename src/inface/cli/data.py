@@ -14,12 +14,12 @@ from .ui.tables import shown
 
 __all__ = ["app"]
 
-app = typer.Typer(help="The data sets: what is there, and fetching the rest.", no_args_is_help=True)
+app = typer.Typer(help="Check and download the data sets.", no_args_is_help=True)
 
 
 @app.command()
 def status(data: DataFolder = None) -> None:
-    """Say which data sets are there, and whether they are whole; exit code 1 if one is damaged.
+    """List the data sets, and check their files; the exit code is 1 if one is damaged.
 
     [bold]Examples[/bold]
 
@@ -50,7 +50,7 @@ def fetch(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="mnist, cifar10; by default both.",
+            help="mnist or cifar10; by default both.",
             metavar="NAME",
             show_default=False,
             autocompletion=one_of("mnist", "cifar10"),
@@ -59,7 +59,7 @@ def fetch(
     *,
     data: DataFolder = None,
 ) -> None:
-    """Download data sets; what is there is left as it is, and what was begun is continued.
+    """Download data sets. Existing files are left alone, and interrupted downloads are resumed.
 
     [bold]Examples[/bold]
 

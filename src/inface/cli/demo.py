@@ -13,12 +13,12 @@ __all__ = ["demo"]
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder for the runs and the report.", metavar="DIR")] = Path(
+    out: Annotated[Path, typer.Option(help="The folder of the runs and the report.", metavar="DIR")] = Path(
         "inface-demo"
     ),
     trials: Annotated[int, typer.Option(help="Seeds of each method.", min=1)] = 3,
 ) -> None:
-    """Train dense SGD, SFW and SFW-IF on the bundled digits, print the table, write the report.
+    """Train dense SGD, SFW and SFW-IF on the bundled digits, print a table, and write a report.
 
     [bold]Examples[/bold]
 
@@ -34,4 +34,4 @@ def demo(
     runs, page = demonstrate(out, display, trials=trials)
     typer.echo()
     print_comparison(runs)
-    typer.echo(f"\nThe report, with pictures of the first layer: {printable(page.resolve())}")
+    typer.echo(f"\nThe report, with images of the first layer: {printable(page.resolve())}")

@@ -40,7 +40,7 @@ def export(
     keep: Annotated[
         float | None,
         typer.Option(
-            help="Keep the largest edges of each constrained layer, so many: 5% or 0.05. [dim]\\[default: all][/dim]",
+            help="Keep this part of the edges of each constrained layer: 5% or 0.05. [dim]\\[default: all][/dim]",
             parser=part,
             metavar="PART",
             show_default=False,
@@ -58,7 +58,7 @@ def export(
     accept_changed_file: AcceptChangedFile = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Write the network of a run for others, smaller and faster, and say what it costs: bytes, operations, time, accuracy.
+    """Export the network of a run, smaller and faster, and report its cost: bytes, operations, time, accuracy.
 
     [bold]Examples[/bold]
 

@@ -23,13 +23,13 @@ def report(
     *,
     out: Annotated[Path, typer.Option(help="The HTML file.", metavar="FILE")] = Path("report.html"),
     figures: Annotated[
-        Path | None, typer.Option(help="A folder for the same pictures as files.", metavar="DIR", show_default=False)
+        Path | None, typer.Option(help="Also write the figures to this folder.", metavar="DIR", show_default=False)
     ] = None,
     formats: Annotated[
         list[str] | None,
         typer.Option(
             "--format",
-            help="What the pictures are written as: svg or png; may be repeated. [dim]\\[default: svg][/dim]",
+            help="The format of these files: svg or png; may be repeated. [dim]\\[default: svg][/dim]",
             autocompletion=one_of("svg", "png"),
             metavar="FORMAT",
             show_default=False,
@@ -37,7 +37,7 @@ def report(
     ] = None,
     title: Annotated[str | None, typer.Option(help="The title of the page.", show_default=False)] = None,
 ) -> None:
-    """Compare runs in one HTML file that needs nothing else, and as pictures.
+    """Compare runs in one self-contained HTML file, and in figures.
 
     [bold]Examples[/bold]
 
@@ -48,10 +48,10 @@ def report(
     from inface.lab.report import Format, write_report
     from inface.lab.runs.run import runs_in
 
-    kinds = cast("Sequence[Format]", formats or ["svg"])  # which it checks
+    kinds = cast("Sequence[Format]", formats or ["svg"])  # checked by write_report
     page = write_report(
         [run for folder in runs for run in runs_in(folder)], out, figures=figures, formats=kinds, title=title
     )
     typer.echo(f"written: {printable(page)}")
     if figures:
-        typer.echo(f"pictures: {printable(figures)}")
+        typer.echo(f"figures: {printable(figures)}")

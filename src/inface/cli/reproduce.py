@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="The paper's tables and figures, made again beside its own numbers.", no_args_is_help=True)
+app = typer.Typer(help="Reproduce the paper's tables and figures.", no_args_is_help=True)
 
 NETWORKS = ("mnist-mlp", "mnist-conv", "cifar10")
 
@@ -29,7 +29,7 @@ Networks = Annotated[
     list[str] | None,
     typer.Option(
         "--experiment",
-        help="Of mnist-mlp, mnist-conv, cifar10; may be repeated. [dim]\\[default: all; quick mnist-mlp][/dim]",
+        help="mnist-mlp, mnist-conv or cifar10; may be repeated. [dim]\\[default: all; --quick: mnist-mlp][/dim]",
         show_default=False,
         autocompletion=one_of(*NETWORKS),
     ),
@@ -38,7 +38,7 @@ Only = Annotated[
     list[str] | None,
     typer.Option(
         "--only",
-        help="Of the lines of the table, such as sfw-if or sgd; may be repeated. [dim]\\[default: all][/dim]",
+        help="Make only this line of the table, such as sfw-if; may be repeated. [dim]\\[default: all][/dim]",
         metavar="LINE",
         show_default=False,
     ),
@@ -56,21 +56,21 @@ def table1(
     grid: Annotated[
         str,
         typer.Option(
-            help="paper (200 settings of a method), or coarse: its part around what is best for mnist-mlp (32).",
+            help="paper (200 settings per method), or coarse (32 of them, around the best ones for mnist-mlp).",
             autocompletion=one_of("paper", "coarse"),
         ),
     ] = "paper",
     quick: Annotated[
-        bool, typer.Option("--quick", help="A version of minutes: few settings, three epochs, one seed.")
+        bool, typer.Option("--quick", help="A version that takes minutes: few settings, three epochs, one seed.")
     ] = False,
     jobs: Jobs = 1,
     out: Sweeps = Path("reproduction"),
     results: TableFolder = Path("results"),
     data: DataFolder = None,
 ) -> None:
-    """Table 1: sparsity and accuracy of SFW-IF, SFW and SGD on three networks, settings chosen on held-out data.
+    """Table 1: sparsity and accuracy of SFW-IF, SFW and SGD on three networks; settings are chosen on held-out data.
 
-    It can be killed at any moment: the same command goes on.
+    It can be killed at any moment; the same command continues.
 
     [bold]Examples[/bold]
 
@@ -83,7 +83,7 @@ def table1(
     if grid not in ("paper", "coarse"):
         raise ArgumentError(f"--grid: wanted paper or coarse, got {grid}{suggestion(grid, ('paper', 'coarse'))}")
     if quick and grid != "paper":
-        raise ArgumentError("--quick has a grid of its own; wanted it or --grid")
+        raise ArgumentError("--quick has its own grid; wanted --quick or --grid, got both")
     chosen: GridName = "quick" if quick else "coarse" if grid == "coarse" else "paper"
     _table(partial(reproduce_paper, grid=chosen, only=only), experiment, jobs, out, results, data, quick=quick)
 
@@ -94,16 +94,16 @@ def table2(
     experiment: Networks = None,
     only: Only = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A version of minutes: two settings, three epochs, one seed.")
+        bool, typer.Option("--quick", help="A version that takes minutes: two settings, three epochs, one seed.")
     ] = False,
     jobs: Jobs = 1,
     out: Sweeps = Path("reproduction"),
     results: TableFolder = Path("results"),
     data: DataFolder = None,
 ) -> None:
-    """A second table, beyond the paper: SFW-IF with momentum and falling steps, beside pruning and proximal SGD.
+    """A second table, beyond the paper: SFW-IF with momentum and a cosine schedule, against pruning and proximal SGD.
 
-    It can be killed at any moment: the same command goes on.
+    It can be killed at any moment; the same command continues.
 
     [bold]Examples[/bold]
 
@@ -143,10 +143,12 @@ def _table(
 Trials = Annotated[
     int | None,
     typer.Option(
-        help="Trials of each cell. [dim]\\[default: 5][/dim]", parser=whole_number, metavar="N", show_default=False
+        help="Trials per cell. [dim]\\[default: 5][/dim]", parser=whole_number, metavar="N", show_default=False
     ),
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="A version of minutes: few settings, samples, epochs and trials.")]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="A version that takes minutes: few settings, samples, epochs and trials.")
+]
 Out = Annotated[Path, typer.Option(help="The folder of the runs.", metavar="DIR")]
 Results = Annotated[Path, typer.Option(help="The folder of the figure.", metavar="DIR")]
 
@@ -230,7 +232,7 @@ def figure4(
     out: Out = Path("reproduction"),
     results: Results = Path("results"),
 ) -> None:
-    """Figure 4, which is made together with Figure 3.
+    """Figure 4; it is made together with Figure 3.
 
     [bold]Examples[/bold]
 
@@ -273,7 +275,7 @@ def _check_counts(**counts: int | None) -> None:
 
 
 def _command(name: str, quick: bool, **counts: int) -> str:
-    """What makes the figure again, wherever its files go."""
+    """The command that makes the figure, without its folders."""
     return " ".join([f"inface reproduce {name}", *["--quick"] * quick, *(f"--{k} {v}" for k, v in counts.items())])
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["sweep"]
 
-SEARCH = "How it is searched"
+SEARCH = "Search"
 
 
 @takes_settings(lambda setting: setting.in_sweep)
@@ -30,7 +30,7 @@ def sweep(
     grid: Annotated[
         str | None,
         option(
-            text="What is tried: paper (200 settings; 8 of a method without radii), quick (8; 2), or a YAML file of lists.",
+            text="The grid: paper (200 settings; 8 without radii), quick (8; 2 without), or a YAML file of lists.",
             default="paper",
             panel=SEARCH,
             autocompletion=one_of("paper", "quick"),
@@ -40,7 +40,7 @@ def sweep(
     search: Annotated[
         int | None,
         option(
-            text="Instead of a grid, search N settings: log-uniform learning rates, radii and momentum.",
+            text="Instead of a grid, sample N settings: log-uniform learning rates, radii and momentum.",
             panel=SEARCH,
             parser=whole_number,
             metavar="N",
@@ -55,7 +55,7 @@ def sweep(
     storage: Annotated[
         str | None,
         option(
-            text="Where the study is: a folder that machines share, or the URL of a database.",
+            text="The place of the study: a folder that machines share, or the URL of a database.",
             default="DIR",
             panel=SEARCH,
             metavar="PLACE",
@@ -64,14 +64,14 @@ def sweep(
     study: Annotated[
         str | None,
         option(
-            text="The name of the study, where several share a place.",
+            text="The name of the study, if several share a place.",
             default="EXPERIMENT METHOD",
             panel=SEARCH,
             metavar="NAME",
         ),
     ] = None,
     no_pruning: Annotated[
-        bool, typer.Option("--no-pruning", help="Train every setting to its end.", rich_help_panel=SEARCH)
+        bool, typer.Option("--no-pruning", help="Train all settings to the end.", rich_help_panel=SEARCH)
     ] = False,
     theta: Annotated[
         int,
@@ -96,9 +96,9 @@ def sweep(
 ) -> None:
     """Choose settings on held-out data, then train the winner on all training data and measure it on the test data.
 
-    It can be killed at any moment, as can any of its workers: the same command goes on.
-    With --storage, any number of machines work on it by running the same command.
-    Settings that are given here are those of every run; what the grid tries, or the search, cannot be given.
+    The sweep and its workers can be killed at any moment; the same command continues.
+    With --storage, several machines can run the same command and share the work.
+    Settings given here are used in every run; those that the grid or the search tries cannot be given.
 
     [bold]Examples[/bold]
 
@@ -113,7 +113,7 @@ def sweep(
     $ inface sweep cifar10 --out sweeps/cifar --grid my_grid.yaml --storage postgresql://host/studies
     """
     if grid is not None and search is not None:
-        raise ArgumentError("--grid and --search are two ways to choose settings; wanted one of them")
+        raise ArgumentError("wanted --grid or --search, got both")
     if out == Path():
         raise ArgumentError("--out: wanted the folder of the sweep, got nothing")
     for name, value, least in (("jobs", jobs, 1), ("seeds", seeds, 0), ("search", search, 1)):
@@ -156,7 +156,7 @@ def sweep(
 
 
 def _tried(experiment: str, chosen: dict[str, Any], grid: str | None) -> tuple[Settings, Grid | None]:
-    """The settings of every run, and the grid of what is tried, if it is one."""
+    """The settings of every run, and the grid, if there is one."""
     from inface.lab.runs.setup import experiment_of, settings_for
     from inface.lab.sweeps import load_grid, paper_grid, quick_grid
 
@@ -168,7 +168,7 @@ def _tried(experiment: str, chosen: dict[str, Any], grid: str | None) -> tuple[S
     if not Path(grid).exists():
         hint = suggestion(grid, grids) or "; wanted paper, quick, or a YAML file of lists"
         raise ArgumentError(f"--grid: there is no file {grid}{hint}")
-    # What the method needs, the file may list: until that is known, any value will do.
+    # The file may list settings that the method needs; until it is read, they get a placeholder.
     method = chosen.get("method")
     needed = {setting.name for setting in declarations() if method in setting.needed_by} - {*chosen}
     base = settings_for(experiment, **dict.fromkeys(needed, 1.0), **chosen)
@@ -179,7 +179,7 @@ def _tried(experiment: str, chosen: dict[str, Any], grid: str | None) -> tuple[S
 
 
 def _refuse_what_is_tried(chosen: set[str], axes: list[str], by: str) -> None:
-    """Refuse what was given and would make no difference: the grid, or the search, has other values for it."""
+    """Raise an error if a given setting is also tried by the grid or the search, which would override it."""
     from inface.lab.sweeps.grids import setting_of
 
     for axis in axes:
@@ -187,4 +187,4 @@ def _refuse_what_is_tried(chosen: set[str], axes: list[str], by: str) -> None:
         if name in chosen:
             option = "smoothness" if name == "lr" and "smoothness" in chosen else name
             told = "momentum" if axis == "1 - momentum" else axis
-            raise ArgumentError(f"--{option.replace('_', '-')} and {by}, which tries {told}: wanted one of them")
+            raise ArgumentError(f"wanted --{option.replace('_', '-')} or {by}, which tries {told}; got both")

@@ -24,16 +24,16 @@ def train(
     given: Given,
     data: DataFolder = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in DIR, if there is one.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Throw away the run in DIR, if there is one.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the run in DIR, if there is one.")] = False,
     accept_changed_file: AcceptChangedFile = False,
     checkpoint_seconds: Annotated[
-        float, typer.Option(help="How much work a kill may cost.", parser=number, metavar="SECONDS")
+        float, typer.Option(help="Seconds between two checkpoints.", parser=number, metavar="SECONDS")
     ] = 10.0,
 ) -> None:
-    """Train a network inside its sets, or dense, and measure it.
+    """Train a network with constrained layers, or a dense one, and measure it.
 
-    A run can be killed at any moment and continued with --resume: it ends with the same weights.
-    DIR gets config.json, metrics.jsonl, model.safetensors and summary.json.
+    A run can be killed at any moment and continued with --resume; the final weights are the same.
+    It writes config.json, metrics.jsonl, model.safetensors and summary.json to DIR.
 
     [bold]Examples[/bold]
 
@@ -41,7 +41,7 @@ def train(
 
     $ inface train mnist-mlp --out runs/paper --method sfw-if --smoothness 4 --radius 1 10
 
-    $ inface train cifar10 --out runs/best --radius 1 10 --lr 0.4 --constrained-lr 3 --momentum 0.95 --free-momentum 0.9 --schedule cosine --every-gradient --init alive
+    $ inface train cifar10 --out runs/cifar --lr 0.4 --constrained-lr 3 --momentum 0.95 --schedule cosine --init alive
 
     $ inface train synthetic --out runs/sigmoid -o edges=5 -o snr=1 -o activation=sigmoid
 
@@ -54,7 +54,7 @@ def train(
     if out == Path():
         raise ArgumentError("--out: wanted the folder of the run, got nothing")
     if resume and overwrite:
-        raise ArgumentError("--resume continues a run, --overwrite throws it away; wanted one of them")
+        raise ArgumentError("--resume continues a run, --overwrite deletes it; wanted one of them")
     if experiment is not None:
         given["experiment"] = located(experiment)
     from inface.lab.memory import keep_freed_memory
@@ -74,7 +74,7 @@ def train(
         base = begun.to_dict()
         chosen = {**base, **chosen, "options": {**base["options"], **chosen.get("options", {})}}
     if "experiment" not in chosen:
-        raise ArgumentError(f"EXPERIMENT is missing: {', '.join(EXPERIMENTS)}, or file.py:name")
+        raise ArgumentError(f"EXPERIMENT is missing; wanted {', '.join(EXPERIMENTS)}, or file.py:name")
     settings = settings_for(**chosen)
     refuse_ignored(settings.method, given)
     keep_freed_memory()

@@ -1,4 +1,4 @@
-"""How a run shows itself while it goes on: a live line in a terminal, plain lines elsewhere."""
+"""The progress of a run: a live line in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ QUIET = 2.0  # seconds between two plain lines, at least
 
 @contextmanager
 def display(label: str = "", console: Console | None = None) -> Iterator[Callable[[Record], None]]:
-    """Something to give to ``train(watch=...)``.
+    """Yield a function for ``train(watch=...)``.
 
     Args:
-        label: what the lines begin with.
+        label: the beginning of each line.
         console: where to write; by default standard output.
     """
     console = console or Console()
@@ -39,7 +39,7 @@ def display(label: str = "", console: Console | None = None) -> Iterator[Callabl
 
 
 class _Watcher:
-    """What both know of the run."""
+    """The state of a run, shared by both displays."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -80,7 +80,7 @@ class _Watcher:
 
 
 class _Live(_Watcher):
-    """A bar that moves with the time left, and a line below it with the rest."""
+    """A progress bar with the time left, and a line with the metrics below it."""
 
     def __init__(self, live: Live, progress: Progress, label: str) -> None:
         super().__init__(label)
@@ -105,7 +105,7 @@ class _Live(_Watcher):
 
 
 class _Lines(_Watcher):
-    """A line at the ends of epochs, now and then and at the last."""
+    """A plain line after an epoch, at most every two seconds, and after the last one."""
 
     def __init__(self, console: Console, label: str) -> None:
         super().__init__(label)
@@ -123,7 +123,7 @@ class _Lines(_Watcher):
         if now - self.printed < QUIET and not last:
             return
         self.printed = now
-        if self.since is None:  # the first epoch has loaded code too, and says little about the others
+        if self.since is None:  # the first epoch also loads code, so its time is not representative
             self.since, left = (now, record["step"]), ""
         else:
             rate = (now - self.since[0]) / (record["step"] - self.since[1])
@@ -136,7 +136,7 @@ class _Lines(_Watcher):
         line = f"{self.label}  {text}" if self.label else text
         try:
             self.console.print(line, soft_wrap=True, highlight=False, markup=False)
-        except SystemExit:  # rich's answer when nobody reads any more; the run goes on
+        except SystemExit:  # rich raises it when the pipe is closed; the run continues
             self.console = Console(quiet=True)
 
 

@@ -34,7 +34,7 @@ DataFolder = Annotated[
 ExperimentFile = Annotated[
     str | None,
     typer.Option(
-        help="Where your own experiment is, if its file has moved or changed: path/to/file.py:name. Its code runs.",
+        help="Your own experiment, path/to/file.py:name, if its file has moved or changed. Its code runs.",
         show_default=False,
     ),
 ]
@@ -42,19 +42,19 @@ AcceptChangedFile = Annotated[
     bool,
     typer.Option(
         "--accept-changed-file",
-        help="Import the file that the run names although its SHA-256 is not the one that the run keeps.",
+        help="Import the file of the experiment although its SHA-256 has changed.",
     ),
 ]
 
 
-def option(*names: str, text: str, default: str = "", panel: str = "How it is trained", **options: Any) -> Any:
-    """An option that is None where it is not given; its help says what that means."""
+def option(*names: str, text: str, default: str = "", panel: str = "Training", **options: Any) -> Any:
+    """An option that is None by default; its help shows the default in words."""
     told = f"{text} [dim]\\[default: {default}][/dim]" if default else text
     return typer.Option(*names, help=told, show_default=False, rich_help_panel=panel, **options)
 
 
 def number(text: str) -> float:
-    """A number, or one line that says what was found.
+    """Parse a number.
 
     >>> number("0.5")
     0.5
@@ -69,7 +69,7 @@ def number(text: str) -> float:
 
 
 def whole_number(text: str) -> int:
-    """A whole number, or one line that says what was found.
+    """Parse a whole number.
 
     >>> whole_number("5")
     5

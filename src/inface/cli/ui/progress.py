@@ -1,4 +1,4 @@
-"""A line that says how far something is: live in a terminal, a plain line now and then elsewhere."""
+"""A progress line: live in a terminal, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from inface.text import printable
 if TYPE_CHECKING:
     from inface.lab.paper.tasks import Progress
 
-__all__ = ["one_line", "task_progress"]
+__all__ = ["one_line", "task_progress", "time_left"]
 
 QUIET = 10.0  # seconds between two plain lines
 
 
 @contextmanager
 def one_line() -> Iterator[Callable[[str, bool], None]]:
-    """Something to call with a line, and whether it is an end, which is always printed."""
+    """Yield a function that shows a line; its second argument says whether it is the last, which is always shown."""
     console = Console()
     if console.is_terminal:
         with Live(console=console) as live:
@@ -44,9 +44,18 @@ def one_line() -> Iterator[Callable[[str, bool], None]]:
 
 @contextmanager
 def task_progress(name: str) -> Iterator[Callable[[str, Progress], None]]:
-    """Something to call with what is going on and its progress."""
+    """Yield a function that shows the progress of a stage."""
     with one_line() as show:
         yield lambda what, state: show(_line(name, what, state), state.done == state.total)
+
+
+def time_left(seconds: float) -> str:
+    """The estimated time left, in words.
+
+    >>> time_left(3725.2)
+    'about 1:02:05 left'
+    """
+    return f"about {timedelta(seconds=round(seconds))} left"
 
 
 def _line(name: str, what: str, state: Progress) -> str:
@@ -59,6 +68,6 @@ def _line(name: str, what: str, state: Progress) -> str:
     if state.done < state.total:
         parts.append(f"{100 * state.part:.1f} %")
         if state.seconds_left is not None:
-            parts.append(f"about {timedelta(seconds=round(state.seconds_left))} left")
+            parts.append(time_left(state.seconds_left))
         parts += state.stages
     return "  ".join(parts)

@@ -1,4 +1,4 @@
-"""The settings of runs as options of commands, made from their declarations."""
+"""Options of commands, made from the declarations of the settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .options import experiment_names, number, one_of, option, whole_number
 
 __all__ = ["Given", "experiment_argument", "located", "refuse_ignored", "takes_settings"]
 
-# The settings that were given, by their names; of those that were not, nothing is there.
+# The settings given on the command line, by name.
 Given = dict[str, Any]
 
 SMOOTHNESS = Annotated[
@@ -34,10 +34,10 @@ experiment_argument = typer.Argument(
 
 
 def takes_settings(wanted: Callable[[Setting], bool]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for every setting that is wanted; it finds what was given in its parameter ``given``.
+    """Add an option to a command for every wanted setting; the command gets the values in its parameter ``given``.
 
     Args:
-        wanted: which of the settings.
+        wanted: whether a setting is wanted.
 
     >>> @takes_settings(lambda setting: setting.name in ("lr", "epochs"))
     ... def command(*, out: str, given: Given) -> None:
@@ -67,19 +67,19 @@ def takes_settings(wanted: Callable[[Setting], bool]) -> Callable[[Callable[...,
 
 
 def refuse_ignored(method: str, given: Given) -> None:
-    """Refuse settings that were given and that the method ignores.
+    """Raise an error if a given setting is ignored by the method.
 
     >>> refuse_ignored("sgd", {"radius": [1.0], "lr": 0.1})
     Traceback (most recent call last):
-    inface.lab.errors.ArgumentError: --radius means nothing to --method sgd
+    inface.lab.errors.ArgumentError: --method sgd does not use --radius
     """
     for setting in declarations():
         if setting.name in given and not setting.is_read_by(method):
-            raise ArgumentError(f"{setting.flag} means nothing to --method {method}")
+            raise ArgumentError(f"--method {method} does not use {setting.flag}")
 
 
 def located(experiment: str) -> str:
-    """An experiment of one's own by its absolute path, so that the run can be measured again from anywhere.
+    """The experiment with an absolute path to its file, so that the run can be measured again from any folder.
 
     >>> located("digits")
     'digits'
@@ -89,7 +89,7 @@ def located(experiment: str) -> str:
 
 
 def _parameters(wanted: Callable[[Setting], bool]) -> Iterator[inspect.Parameter]:
-    """The options as parameters of a function, those of the experiment last."""
+    """The options as parameters of a function; ``--option`` comes last."""
     chosen = [setting for setting in declarations() if setting.flag and wanted(setting)]
     for setting in sorted(chosen, key=lambda setting: setting.name == "options"):
         yield _parameter(setting.name, _annotation(setting))
@@ -102,7 +102,7 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
 
 
 def _annotation(setting: Setting) -> Any:
-    """The type of a setting's option for Typer, and what its help says."""
+    """The type and the help of a setting's option, for Typer."""
     default = setting.default_text or ("" if setting.default is None else str(setting.default))
     kind, names = setting.kind, [setting.flag]
     more: dict[str, Any] = {}
@@ -122,11 +122,11 @@ def _annotation(setting: Setting) -> Any:
 
 
 def _plain(values: dict[str, Any]) -> Given:
-    """What was given, as values of settings; ``smoothness`` stays, for messages."""
+    """The given options as values of settings; ``smoothness`` is kept for error messages."""
     given = {name: value for name, value in values.items() if value not in (None, [])}
     if "smoothness" in given:
         if "lr" in given:
-            raise ArgumentError("--lr and --smoothness say the same thing, lr = 1 / (2 L); wanted one of them")
+            raise ArgumentError("wanted --lr or --smoothness (lr = 1 / (2 L)), got both")
         if not given["smoothness"] > 0:
             raise ArgumentError(f"--smoothness: wanted a number > 0, got {given['smoothness']:g}")
         given = {"lr": 1 / (2 * given["smoothness"]), **given}

@@ -1,10 +1,9 @@
-"""How a sweep shows itself, and its results."""
+"""The progress and the results of a sweep in a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from rich.table import Table
 
 from inface.text import printable
 
-from .progress import one_line
+from .progress import one_line, time_left
 from .tables import print_measured, shown
 
 if TYPE_CHECKING:
@@ -24,14 +23,14 @@ __all__ = ["continued", "named_progress", "print_results", "progress"]
 
 @contextmanager
 def progress() -> Iterator[Callable[[Progress], None]]:
-    """Something to give to ``sweep(show=...)``: a live line in a terminal, plain lines elsewhere."""
+    """Yield a function for ``sweep(show=...)``: a live line in a terminal, plain lines elsewhere."""
     with named_progress() as show:
         yield lambda state: show("", state)
 
 
 @contextmanager
 def named_progress() -> Iterator[Callable[[str, Progress], None]]:
-    """The same for several sweeps, each with its name."""
+    """The same for several sweeps; the function also takes the name of the sweep."""
     with one_line() as show:
         yield lambda name, state: show(line(name, state), state.done == state.total)
 
@@ -45,22 +44,22 @@ def line(name: str, state: Progress) -> str:
     if state.best is not None:
         parts.append(f"best {state.best:.4g}")
     if state.seconds_left is not None and state.done < state.total:
-        parts.append(f"about {timedelta(seconds=round(state.seconds_left))} left")
+        parts.append(time_left(state.seconds_left))
     return "  ".join(parts)
 
 
 @contextmanager
 def continued() -> Iterator[None]:
-    """Say how to continue when it is interrupted."""
+    """After Ctrl-C, print how to continue."""
     try:
         yield
     except KeyboardInterrupt:
-        Console(stderr=True).print("stopped; the same command goes on where it was", highlight=False)
+        Console(stderr=True).print("stopped; the same command continues", highlight=False)
         raise
 
 
 def print_results(results: dict[str, Any], out: Path) -> None:
-    """The best settings, and what the final runs gave."""
+    """Print the best settings and the results of the final runs."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("validation", "settings"):
         table.add_column(heading)

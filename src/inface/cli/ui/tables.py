@@ -18,7 +18,7 @@ __all__ = ["print_comparison", "print_measured", "print_summary", "shown"]
 
 
 def print_summary(run: Run) -> None:
-    """The final metrics of a run, and where it is."""
+    """Print the final metrics of a run, and its folder."""
     print_measured(run.summary)
     Console().print(
         f"\n{run.summary['steps']:,} gradients in {run.summary['seconds']:.1f} s, written to {printable(run.path)}",
@@ -29,7 +29,7 @@ def print_summary(run: Run) -> None:
 
 
 def print_comparison(runs: Sequence[Run]) -> None:
-    """Runs beside each other: sparsity, and the metric as edges are taken away; the best of a column in bold."""
+    """Print runs side by side: sparsity, and the metric with fewer and fewer edges; the best in bold."""
     from inface.lab.report import compare
 
     rows = compare(runs)
@@ -59,7 +59,7 @@ def print_comparison(runs: Sequence[Run]) -> None:
 
 
 def print_measured(measured: Mapping[str, Any]) -> None:
-    """Sparsity of the layers, and the metric as edges are taken away."""
+    """Print the sparsity of the layers, and the metric with fewer and fewer edges."""
     metric = measured["metric"]
     layers = Table(box=None, padding=(0, 2, 0, 0))
     layers.add_column("layer")
@@ -82,7 +82,7 @@ def print_measured(measured: Mapping[str, Any]) -> None:
     kept.add_row(
         shown(", ".join(filter(None, (metric["name"], metric["unit"])))), *map(_shown, measured["kept"].values())
     )
-    if len(measured["layers"]) > 1 and "kept_together" in measured:  # of older runs it was not measured
+    if len(measured["layers"]) > 1 and "kept_together" in measured:  # older runs have none
         kept.add_row("of these layers together", *map(_shown, measured["kept_together"].values()))
     console = Console()
     console.print(layers)
@@ -94,7 +94,7 @@ def print_measured(measured: Mapping[str, Any]) -> None:
 
 
 def shown(name: object) -> Text:
-    """A name from a file, as it is: neither control characters nor rich's markup."""
+    """A name from a file, without control characters and without rich's markup."""
     return Text(printable(name))
 
 
