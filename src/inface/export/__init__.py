@@ -1,4 +1,4 @@
-"""Sparse models out: smaller networks, faster layers, smaller files."""
+"""Export sparse models: smaller networks, faster layers, smaller files."""
 
 from typing import TYPE_CHECKING
 

@@ -24,7 +24,19 @@ from ..gap import step_rate
 from ..sets import Set, blocks
 from ..sets.base import Decision
 
-__all__ = ["PLAIN", "Memory", "Options", "Table", "alike", "available", "disabled", "enabled", "fits", "knows"]
+__all__ = [
+    "PLAIN",
+    "Memory",
+    "Options",
+    "Table",
+    "alike",
+    "available",
+    "disabled",
+    "enabled",
+    "fits",
+    "knows",
+    "thread_pool",
+]
 
 # Below this many entries a second thread costs more than it gives: torch's own threads are still spinning on its core.
 LARGE = 1 << 21
@@ -344,7 +356,7 @@ class Table:
             )
             for i in range(threads)
         ]  # fmt: skip
-        others = [_pool(os.getpid(), threads - 1).submit(job) for job in jobs[1:]]
+        others = [thread_pool(os.getpid(), threads - 1).submit(job) for job in jobs[1:]]
         try:
             jobs[0]()
         finally:
@@ -380,5 +392,6 @@ def _flat(numbers: list[float | Tensor], counts: list[int]) -> float | Tensor:
 
 
 @functools.cache
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:  # noqa: ARG001 - threads do not survive a fork
+def thread_pool(process: int, threads: int) -> ThreadPoolExecutor:  # noqa: ARG001 - threads do not survive a fork
+    """The threads that all kernels of a process share."""
     return ThreadPoolExecutor(threads, thread_name_prefix="inface")

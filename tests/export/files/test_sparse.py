@@ -236,8 +236,8 @@ class Counting(nn.Module):
     [
         ("abc", TypeError, "model: wanted a network or a state dict, got a str"),
         (None, TypeError, "model: wanted a network or a state dict, got a NoneType"),
-        ({"a": 3}, ValueError, "a: is of the type int, wanted a tensor"),
-        ({3: torch.ones(1)}, ValueError, "3: is the name of a tensor, wanted a string"),
+        ({"a": 3}, ValueError, "a: has the type int, wanted a tensor"),
+        ({3: torch.ones(1)}, ValueError, "3: wanted a string as the name of a tensor, got a int"),
         (
             {"a": torch.ones(1).to_sparse()},
             ValueError,
@@ -245,7 +245,7 @@ class Counting(nn.Module):
         ),
         ({"a": torch.ones(1, device="meta")}, ValueError, "a: has no values yet"),
         (nn.Sequential(nn.LazyLinear(3)), ValueError, "0.weight: has no values yet"),
-        (Counting(), ValueError, r"_extra_state: is of the type dict \(extra state of a module\), wanted a tensor"),
+        (Counting(), ValueError, r"_extra_state: has the type dict \(extra state of a module\), wanted a tensor"),
     ],
 )
 def test_what_holds_no_tensors_is_named(tmp_path, model, error, reason):
@@ -319,7 +319,7 @@ NUMBER = torch.ones(1)
         ({"w": {"shape": [2], "dtype": "float32"}}, "w: 1 values, wanted 2"),
         ({"w": {"shape": [1], "dtype": "int64"}}, "of torch.float32, wanted a list of torch.int64"),
         ({"w": {"shape": [9], "dtype": "float32", "coding": "zip"}}, "coding 'zip'"),
-        ({"w": {"shape": [2], "dtype": "float32", "coding": "gaps8"}}, "gaps that end behind the last of 2"),
+        ({"w": {"shape": [2], "dtype": "float32", "coding": "gaps8"}}, "gaps that end after the last of 2"),
         ({"w": {"shape": [9], "dtype": "float32", "coding": "bitmap"}}, "a bitmap of 1 bytes, wanted 2"),
         ({"v": {"shape": [1], "dtype": "float32"}}, "values:v"),
         ({"w": {"shape": [1] * 17, "dtype": "float32"}}, "wanted at most 16 whole numbers"),
@@ -603,13 +603,13 @@ LINEAR = {"kind": "Linear", "in_features": 1, "out_features": 1, "bias": False}
 @pytest.mark.parametrize(
     ("layer", "tensors", "more", "reason"),
     [
-        ({}, {"a.weight": torch.ones(1, 1), "b": NUMBER}, {}, "tensors that nothing tells of: b"),
-        ({}, {"a.weight": torch.ones(1, 1)}, {"unused": ["b"]}, "tensors that nothing tells of: b"),
+        ({}, {"a.weight": torch.ones(1, 1), "b": NUMBER}, {}, "tensors that the architecture does not name: b"),
+        ({}, {"a.weight": torch.ones(1, 1)}, {"unused": ["b"]}, "tensors that the architecture does not name: b"),
         ({}, {"a.weight": torch.ones(1, 1)}, {"unused": 3}, "not iterable"),
         ({}, {"a.weight": torch.ones(1, 1)}, {"unused": [[]]}, "unhashable"),
         ({}, {"a.weight": torch.ones(1, 2)}, {}, r"a.weight: is torch.float32 of the shape \(1, 2\), wanted"),
         ({}, {"a.weight": torch.ones(1, 1).to(torch.int64)}, {}, "a.weight: is torch.int64"),
-        ({}, {}, {}, "a.weight: is not there"),
+        ({}, {}, {}, "a.weight: is missing"),
         ({}, {"a.weight": torch.ones(1, 1), "a.mask": NUMBER}, {"unused": ["a.mask"]}, "a.mask: is a tensor that its"),
         ({"device": "cpu", "in_features": 20000}, {}, {}, "'device', wanted one of in_features"),
         ({"device": "cuda"}, {}, {}, "'device', wanted one of in_features"),
@@ -710,7 +710,7 @@ def test_a_network_with_two_outputs_is_refused_by_onnx(tmp_path):
 
 
 def test_a_network_that_cannot_be_described_is_named_with_what_can_be_done(tmp_path):
-    wanted = r"Linear: is a layer by itself, wanted a network: nn.Sequential\(layer\); with architecture=False"
+    wanted = r"Linear: is a single layer, wanted a network: nn.Sequential\(layer\); with architecture=False"
     with pytest.raises(ValueError, match=wanted):
         save_sparse(nn.Linear(4, 2), tmp_path / "model.safetensors")
     assert not list(tmp_path.iterdir())
@@ -728,7 +728,7 @@ def test_what_cannot_be_exported_is_named(tmp_path):
         def forward(self, x):
             return x if x.sum() > 0 else -x
 
-    with pytest.raises(ValueError, match=r"Undecided: torch\.export cannot follow it"):
+    with pytest.raises(ValueError, match=r"Undecided: torch\.export cannot trace it"):
         save_onnx(Undecided(), torch.ones(2, 2), tmp_path / "x.onnx")
     with pytest.raises(ValueError, match="example_input: wanted a batch of inputs"):
         save_program(perceptron(), torch.ones(0, 784), tmp_path / "x.pt2")

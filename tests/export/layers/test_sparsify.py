@@ -613,7 +613,7 @@ def test_wrong_arguments_are_named():
     for wrong in (0, 1.0, True, None, "ab", [1, -2], [1.5], [True]):
         with pytest.raises(ValueError, match=r"^batch: sizes must be integers >= 1, got"):
             sparsify(model, batch=wrong)
-    with pytest.raises(ValueError, match=r"^batch: at least one size, got none$"):
+    with pytest.raises(ValueError, match=r"^batch: wanted at least one size, got none$"):
         sparsify(model, batch=[])
     for wrong in (5, -0.1, float("nan"), "x", True, [0.5]):
         with pytest.raises(ValueError, match=rf"^above must be a number in \[0, 1\], got {re.escape(repr(wrong))}$"):
@@ -621,14 +621,14 @@ def test_wrong_arguments_are_named():
     for function in (sparsify, layer_choices):
         with pytest.raises(ValueError, match=r"^sparsify: model must be a torch.nn.Module, got 'a'$"):
             function("a")
-    with pytest.raises(ValueError, match=r"^sparsify: choices must be what layer_choices gives, got 'sparse'$"):
+    with pytest.raises(ValueError, match=r"^sparsify: choices must be a result of layer_choices, got 'sparse'$"):
         sparsify(model, choices="sparse")
     for wrong in ("sparse", LayerChoice("thick", "", 0, 0)):
         with pytest.raises(ValueError, match=r'^sparsify: choices\["0"\] must be a LayerChoice of kind dense, sparse'):
             sparsify(model, choices={"0": wrong})
     with pytest.raises(ValueError, match=r'^sparsify: choices must name Linear layers of the model, got "1"$'):
         sparsify(model, choices={"1": LayerChoice("sparse", "", 0, 0)})
-    with pytest.raises(ValueError, match=r"^sparsify: a low-rank layer was chosen, but .* does not have a low rank$"):
+    with pytest.raises(ValueError, match=r"^sparsify: the choice is low-rank, but .* does not have a low rank$"):
         sparsify(nn.Sequential(linear(8, 8, 1.0)), choices={"0": LayerChoice("low-rank", "", 64, 64)})
 
 

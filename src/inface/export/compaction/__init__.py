@@ -1,1 +1,1 @@
-"""Smaller networks that compute the same."""
+"""Compaction: remove the channels that zeros make superfluous, and keep the outputs."""

@@ -1,7 +1,7 @@
-"""Which channels of a network go together, which are constant, and which nobody needs.
+"""The channels of a network: which are tied together, which are constant, and which are not needed.
 
-A *channel* is a node of a dense layer or a filter of a convolution, followed through activations, pooling and so on. Two
-things make it removable: it is constant and everybody who reads it can put the constant into a bias, or nobody reads it.
+A *channel* is a node of a dense layer or a filter of a convolution, followed through activations, pooling and so on. It
+can be removed if nothing reads it, or if it is constant and all its readers can fold the constant into a bias.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Flow:
 
     Attributes:
         axis: the dimension of the channels.
-        ids: of each channel, the class that it belongs to.
-        value: of each channel, the number that it is everywhere and for every input; nan if it varies.
+        ids: the class of each channel.
+        value: the value of each channel if it is the same everywhere and for every input; else NaN.
     """
 
     axis: int
@@ -34,17 +34,17 @@ class Flow:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A step with tensors that get smaller when channels go.
+    """A step whose tensors get smaller when channels are removed.
 
     Attributes:
-        name: of the module.
+        name: the name of the module.
         module: the module.
         reads: its input.
         gives: its output.
-        edges: for each channel that it gives and each that it reads, whether the one depends on the other; None if the
-            two always go together (batch normalisation).
-        folds: of the channels that it reads, which are constants that its bias can take over.
-        positions: how often it is computed for one input: the size of the image that it gives.
+        edges: for each output and input channel, whether the one depends on the other; None if the two are always
+            removed together (batch normalisation).
+        folds: which input channels are constants that its bias can absorb.
+        positions: the number of positions in its output for one input: the size of the image.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Layer:
 
 
 class Classes:
-    """Channels that only go together, and the reasons why some cannot go.
+    """Classes of channels that can only be removed together, and the reasons why some must stay.
 
     >>> classes = Classes()
     >>> one, other = classes.new(3), classes.new(3)
@@ -72,13 +72,13 @@ class Classes:
         self._pins: dict[int, str] = {}
 
     def new(self, count: int) -> Tensor:
-        """Channels of their own."""
+        """Add channels, each in its own class."""
         start = len(self._parents)
         self._parents.extend(range(start, start + count))
         return torch.arange(start, start + count)
 
     def tie(self, one: Tensor, other: Tensor) -> None:
-        """Each channel of one only goes together with the same channel of the other."""
+        """Tie each channel of one to the same channel of the other: both stay, or both are removed."""
         for a, b in zip(one.tolist(), other.tolist(), strict=True):
             first, last = sorted((self._root(a), self._root(b)))
             self._parents[last] = first
@@ -86,16 +86,16 @@ class Classes:
                 self._pins.setdefault(first, self._pins.pop(last))
 
     def pin(self, ids: Tensor, reason: str) -> None:
-        """These channels stay."""
+        """Keep these channels."""
         for each in ids.tolist():
             self._pins.setdefault(self._root(each), reason)
 
     def roots(self) -> Tensor:
-        """Of each channel, the first of its class."""
+        """The first channel of the class of each channel."""
         return torch.tensor([self._root(each) for each in range(len(self._parents))], dtype=torch.long)
 
     def pins(self) -> dict[int, str]:
-        """The first channel of each class that stays, and why it does."""
+        """The first channel of each class that must stay, and the reason."""
         return dict(self._pins)
 
     def _root(self, each: int) -> int:
@@ -106,9 +106,9 @@ class Classes:
 
 
 def alive(classes: Classes, layers: Sequence[Layer], flows: Iterable[Flow]) -> tuple[Tensor, Tensor]:
-    """Of each channel, whether it stays, and whether only because a layer must have one.
+    """For each channel: whether it stays, and whether it stays only because a layer needs at least one.
 
-    A channel is needed if it is pinned, or if a channel that is needed depends on it and cannot take it over as a constant.
+    A channel is needed if it is pinned, or if a needed channel depends on it and cannot fold it as a constant.
     """
     roots = classes.roots()
     needed = torch.zeros(len(roots), dtype=torch.bool)
@@ -119,12 +119,12 @@ def alive(classes: Classes, layers: Sequence[Layer], flows: Iterable[Flow]) -> t
     flows = [flow for flow in flows if len(flow.ids)]
     while empty := [flow for flow in flows if not stays[roots[flow.ids]].any()]:
         stays[roots[empty[0].ids[0]]] = True
-        _spread(stays, roots, choosers)  # a selection cannot leave out what it selects, a layer with weights can
+        _spread(stays, roots, choosers)  # a selection needs all that it selects; a layer with weights does not
     return stays[roots], (stays & ~needed)[roots]
 
 
 def _spread(needed: Tensor, roots: Tensor, layers: Sequence[Layer]) -> None:
-    """Mark what the marked channels depend on, until nothing changes."""
+    """Mark all channels on which marked channels depend, until nothing changes."""
     count = -1
     while count != int(needed.sum()):
         count = int(needed.sum())

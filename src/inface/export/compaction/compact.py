@@ -1,4 +1,4 @@
-"""Smaller networks: what the zeros make removable is removed, and the outputs stay what they were."""
+"""Make a network smaller by removing the channels that zeros make superfluous; the outputs stay the same."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Compaction", "LayerChange", "Left", "Selection", "compact"]
 
 @dataclass(frozen=True)
 class Compaction:
-    """What :func:`compact` did; it is the attribute ``compaction`` of the network that it returns.
+    """The changes made by :func:`compact`; the attribute ``compaction`` of the network that it returns.
 
     Attributes:
-        layers: the layers with weights that were understood, in the order in which the network uses them.
-        left: what was left, and why.
+        layers: the changes of the layers with weights, in the order in which the network uses them.
+        left: the parts that were left unchanged, and why.
         before: the number of parameters before.
-        after: and after.
+        after: the number of parameters after.
 
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> _ = model[2].weight.data.copy_(torch.tensor([[1.0, 0.0, 2.0]]))
@@ -54,26 +54,27 @@ class Compaction:
 
 
 def compact(model: nn.Module, example_input: Any, *, select: Selection = "faster") -> nn.Module:
-    """A smaller network with the same outputs, without what the zeros of this one make superfluous.
+    """A smaller network with the same outputs.
 
-    Gone are: nodes, filters and channels that nothing reads; those without incoming edges, which are constant, also behind
-    activations, batch normalisation and pooling (the constant goes into the next bias); what only these need, and so on;
-    inputs of a layer that it does not read. Channels that are added to each other go together or stay together. Outputs and
-    inputs of the network keep their shapes, and every layer keeps at least one node.
+    It removes channels (nodes and filters) that nothing reads, and channels without incoming edges. The latter are
+    constant, also behind activations, batch normalisation and pooling; the constant is folded into the next bias. Then
+    it removes what only these channels needed, and so on, and the inputs that a layer does not read. Channels that are
+    added to each other are removed together or not at all. The inputs and outputs of the network keep their shapes, and
+    every layer keeps at least one node.
 
-    The result is a copy of the network, of the same class, with the same names, in which layers have become smaller; to rounding
-    it gives the same outputs in eval mode, for inputs of any batch size. What was done is its attribute ``compaction``, a
-    :class:`Compaction`, which also lists what was left, and why: parts that are not understood, weights that are used
-    twice, constants beside a border of zeros, everything if ``forward`` cannot be traced, or if the outputs on the example
-    or on random numbers would be others than before by more than rounding. Only exact zeros count;
-    :func:`inface.sparsity.hard_threshold` makes them.
+    The result is a copy of the network, of the same class and with the same names. In eval mode its outputs are the
+    same up to rounding, for any batch size. Its attribute ``compaction``, a :class:`Compaction`, lists the changes, and
+    the parts that were left unchanged with the reason: unknown operations, weights that are used twice, constants next
+    to zero padding. Nothing is changed if ``forward`` cannot be traced, or if the outputs on the example or on random
+    numbers differ by more than rounding. Only exact zeros count; :func:`inface.sparsity.hard_threshold` makes them.
 
     Args:
-        model: the network, which is not changed.
-        example_input: an input, or a tuple of them if it has several.
-        select: where the tensor that a layer reads cannot get smaller (the network's input), the layer can be preceded by a
-            :class:`inface.export.Select`, so that it becomes ``Sequential(select, layer)``: ``"faster"``: where that saves time;
-            ``"smaller"``: also where it only saves memory; ``"never"``: the layer keeps those inputs.
+        model: the network; it is not changed.
+        example_input: an input, or a tuple of inputs.
+        select: whether to put an :class:`inface.export.Select` in front of a layer that does not read all of its input,
+            if the input itself cannot get smaller (the network's input). The layer becomes
+            ``Sequential(select, layer)``. ``"faster"``: if that saves time; ``"smaller"``: also if it only saves
+            memory; ``"never"``: the layer keeps those inputs.
 
     Raises:
         ValueError: the network does not run on the example, or an argument is wrong.
@@ -105,8 +106,8 @@ def compact(model: nn.Module, example_input: Any, *, select: Selection = "faster
     if select not in get_args(Selection):
         raise ValueError(f"compact: select must be one of {', '.join(get_args(Selection))}, got {select!r}")
     example = example_input if isinstance(example_input, tuple) else (example_input,)
-    with torch.inference_mode(False):  # who writes into which tensor is not known there
-        if type(model) in RULES.layers or type(model) in RULES.modules:  # a layer is a step only inside of a network
+    with torch.inference_mode(False):  # in inference mode, writes to tensors are not counted
+        if type(model) in RULES.layers or type(model) in RULES.modules:  # a layer is a step only inside a network
             return _alone(model, example, select)
         return _compact(model, example, select)
 
@@ -116,7 +117,7 @@ def _compact(model: nn.Module, example: tuple[Any, ...], select: Selection) -> n
     expected = _outputs(whole, example)
     try:
         small, changes, left = _smaller(model, whole, example, expected, select)
-    except Exception as error:  # noqa: BLE001 (the network as it is serves as well: nothing is to stop an export)
+    except Exception as error:  # noqa: BLE001 (the unchanged network is a valid result: an export must not fail)
         why = error if isinstance(error, Untraceable) else f"{type(error).__name__}: {_line(error)}"
         small, changes, left = copy.deepcopy(model), [], [Left(type(model).__name__, f"everything stays: {why}")]
     else:
@@ -129,7 +130,7 @@ def _compact(model: nn.Module, example: tuple[Any, ...], select: Selection) -> n
 
 
 def _alone(model: nn.Module, example: tuple[Any, ...], select: Selection) -> nn.Module:
-    """A layer that is the whole network: only its inputs can get fewer."""
+    """A network that is a single layer: only its inputs can be removed."""
     network: Any = _compact(nn.Sequential(model), example, select)
     small: nn.Module = network[0]
     told, name = network.compaction, type(model).__name__
@@ -141,7 +142,7 @@ def _alone(model: nn.Module, example: tuple[Any, ...], select: Selection) -> nn.
 def _smaller(
     model: nn.Module, whole: nn.Module, example: tuple[Any, ...], expected: Any, select: Selection
 ) -> tuple[nn.Module, list[LayerChange], list[Left]]:
-    """The smaller network, what happened to its layers, and what was left; Untraceable if its outputs are others."""
+    """The smaller network, the changes of its layers, and what was left; Untraceable if its outputs differ."""
     if model._forward_hooks or model._forward_pre_hooks:  # noqa: SLF001 (nothing else tells)
         raise Untraceable("the network has hooks")
     earlier: list[LayerChange] = []
@@ -159,7 +160,7 @@ def _smaller(
 
 
 def _plan(model: nn.Module, example: tuple[Any, ...], expected: Any) -> Plan:
-    """What can go, sure that ``forward`` takes the same steps in the smaller network; Untraceable if it does not."""
+    """What to remove; Untraceable unless ``forward`` takes the same steps in the smaller network."""
     graph = trace(copy.deepcopy(model).eval(), example)
     if _distance(graph.result, expected, model) is not None:
         raise Untraceable("what forward does cannot be told from its trace")
@@ -184,7 +185,7 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 def _outputs(model: nn.Module, example: tuple[Any, ...]) -> Any:
-    """What a network gives, always with the same random numbers if it uses any."""
+    """The outputs of a network, with a fixed seed."""
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
@@ -207,7 +208,7 @@ def _difference(whole: nn.Module, small: nn.Module, example: tuple[Any, ...]) ->
     for inputs, name in ((example, "the example"), (random, "random numbers")):
         try:
             expected = _outputs(whole, inputs)
-        except ValueError:  # random numbers may be no input
+        except ValueError:  # random numbers may not be a valid input
             continue
         try:
             found = _outputs(copy.deepcopy(small), inputs)
@@ -220,7 +221,7 @@ def _difference(whole: nn.Module, small: nn.Module, example: tuple[Any, ...]) ->
 
 
 def _distance(found: Any, expected: Any, model: nn.Module) -> str | None:
-    """How far outputs are apart where they are finite numbers; None if that is rounding."""
+    """The difference of outputs where they are finite, in words; None if it is only rounding."""
     pairs = list(zip(tensors(found), tensors(expected), strict=False))
     if len(pairs) != len(list(tensors(expected))):
         return "not as many"

@@ -1,4 +1,4 @@
-"""What a network does, step by step: its graph, the shapes on an example, and whether another network does the same."""
+"""The graph of a network: its steps, their shapes on an example, and a comparison of two graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Untraceable(ValueError):  # noqa: N818 (an answer more than an error)
-    """A network whose steps cannot be known well enough to change it."""
+    """The steps of a network cannot be traced well enough to change it."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Graph:
     Attributes:
         root: the network.
         nodes: the steps, in order.
-        closed: modules that could not be looked into, and why.
-        shapes: of each step that gives a tensor, its shape on the example.
-        dtypes: and its dtype.
-        overwritten: steps whose result is changed in place while somebody still reads it.
-        result: what the last step gave on the example.
+        closed: modules that could not be traced, and why.
+        shapes: the shapes of the steps' results on the example, if they are tensors.
+        dtypes: the dtypes of the steps' results.
+        overwritten: steps whose result is changed in place while another step still reads it.
+        result: the output on the example.
     """
 
     root: nn.Module
@@ -47,10 +47,10 @@ class Graph:
 
 
 def trace(model: nn.Module, example: tuple[Any, ...]) -> Graph:
-    """Follow a network, and run it on an example; it should be a copy, because both may leave something on it.
+    """Trace a network and run it on an example. Pass a copy: both may leave attributes on the network.
 
     Raises:
-        Untraceable: the network's own ``forward`` cannot be followed.
+        Untraceable: the network's own ``forward`` cannot be traced.
 
     >>> graph = trace(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), (torch.zeros(5, 3),))
     >>> [(node.op, graph.shapes[node]) for node in graph.nodes[1:3]]
@@ -69,7 +69,7 @@ def trace(model: nn.Module, example: tuple[Any, ...]) -> Graph:
 
 
 def follow(model: nn.Module, example: tuple[Any, ...]) -> Graph:
-    """The steps of a network, which is not run; a part whose steps depend on its data is one step.
+    """Trace a network without running it. A module whose steps depend on its data becomes one step.
 
     Raises:
         Untraceable: the network's own ``forward`` depends on its data.
@@ -91,10 +91,10 @@ def differences(one: Graph, other: Graph, widths: dict[fx.Node, int]) -> tuple[s
     Args:
         one: a graph.
         other: a graph.
-        widths: of steps of ``one`` that write down the width of their result, the width wanted in ``other``.
+        widths: the widths wanted in ``other``, for the steps of ``one`` that contain the width of their result.
 
     Returns:
-        The names of those of these steps that write another one, and the first other difference.
+        The names of these steps that have another width, and the first other difference.
     """
     wrong: set[str] = set()
     if len(one.nodes) != len(other.nodes):
@@ -129,7 +129,7 @@ def tensors(structure: Any) -> Iterator[Tensor]:
 
 
 def copied(example: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The example again, for networks that write into their input."""
+    """A copy of the example, because networks may write into their input."""
     return tuple(_copy(each) for each in example)
 
 
@@ -156,7 +156,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Watch(fx.Interpreter):
-    """Runs a graph; remembers shapes, and who writes into what others still read."""
+    """Runs a graph, and records shapes and in-place writes to tensors that are read again."""
 
     def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
         super().__init__(module, graph=graph)
@@ -186,7 +186,7 @@ class _Watch(fx.Interpreter):
 
 
 def _fixed(model: nn.Module, example: tuple[Any, ...]) -> dict[str, Any]:
-    """Arguments of ``forward`` that are plain, given or by default: a branch on them is taken as it will be."""
+    """The arguments of ``forward`` that are not tensors, given or default; branches on them are fixed."""
     parameters = [each for each in inspect.signature(model.forward).parameters.values() if each.kind not in VARIABLE]
     given = {each.name: value for each, value in zip(parameters, example, strict=False)}
     default = {each.name: each.default for each in parameters[len(example) :]}

@@ -1,4 +1,4 @@
-"""Layers with weights: how they carry channels, and how they get smaller."""
+"""Rules for layers with weights: how they carry channels, and how to make them smaller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["LAYERS", "shape_of", "shrink"]
 
 
 def shape_of(module: Any) -> tuple[int, ...]:
-    """The shape of a layer's weights; without any, its width.
+    """The shape of a layer's weights; its width if it has none.
 
     >>> shape_of(nn.Linear(3, 2)), shape_of(nn.BatchNorm1d(3, affine=False))
     ((2, 3), (3,))
@@ -27,13 +27,13 @@ def shape_of(module: Any) -> tuple[int, ...]:
 
 
 def shrink(module: Any, layer: Layer, rows: Tensor, columns: Tensor) -> int:
-    """Make a layer smaller, in place; returns how many constants went into its bias.
+    """Make a layer smaller, in place; return the number of constants folded into its bias.
 
     Args:
         module: the layer's module, or a copy of it.
         layer: the layer.
-        rows: which of the channels that it gives stay.
-        columns: which of the channels that it reads stay.
+        rows: which output channels to keep.
+        columns: which input channels to keep.
     """
     if rows.all() and columns.all():
         return 0
@@ -61,7 +61,7 @@ def _shrink_mixing(module: Any, layer: Layer, rows: Tensor, columns: Tensor) -> 
     if isinstance(module, nn.Linear):
         module.in_features, module.out_features = inputs, outputs
     else:
-        if layer.edges is None:  # groups go as a whole
+        if layer.edges is None:  # groups are removed as a whole
             module.groups = module.groups * inputs // module.in_channels
         module.in_channels, module.out_channels = inputs, outputs
     _replace(module, "weight", rows, columns if layer.edges is not None else None)
@@ -78,7 +78,7 @@ def _add_to_bias(module: Any, constant: Tensor) -> None:
 
 
 def _replace(module: nn.Module, name: str, rows: Tensor, columns: Tensor | None = None) -> None:
-    """Keep rows, and columns, of a parameter or buffer, in the order of memory that it has."""
+    """Keep some rows and columns of a parameter or buffer, in its memory format."""
     old = getattr(module, name, None)
     if old is None:
         return
@@ -102,7 +102,7 @@ def _taps(weight: Tensor) -> Tensor:
 
 
 def _sums(weight: Tensor, columns: Tensor) -> Tensor:
-    """What a node gets from each of these inputs if it is 1 everywhere."""
+    """The contribution of each of these inputs to a node, if the input is 1 everywhere."""
     return _taps(weight)[:, _on(columns, weight)].to("cpu", torch.float64).sum(2)
 
 
@@ -119,7 +119,7 @@ def _convolution(wiring: Wiring, node: fx.Node) -> Flow:
     module: Any = wiring.module(node)
     reads = wiring.read(only(node), len(wiring.shape(only(node))) - module.weight.ndim + 1)
     padded = module.padding == "same" if isinstance(module.padding, str) else any(module.padding)
-    # Beside a border of zeros a constant is not constant, unless it is zero too.
+    # With zero padding a constant is not constant at the border, unless it is zero.
     known = reads.value == 0 if padded and module.padding_mode == "zeros" else ~reads.value.isnan()
     if module.groups == 1:
         return _mixing(wiring, node, module, reads, known)
@@ -127,14 +127,14 @@ def _convolution(wiring: Wiring, node: fx.Node) -> Flow:
 
 
 def _mixing(wiring: Wiring, node: fx.Node, module: Any, reads: Flow, known: Tensor) -> Flow:
-    """Every node is a sum over all that is read; ``known``: which of that is constant."""
+    """Every node is a sum over all inputs; ``known`` says which inputs are constant."""
     edges = (_taps(module.weight) != 0).any(2).cpu()
     value = _value(module, edges, known, _sums(module.weight, known) @ reads.value[known])
     return wiring.layer(node, reads, Flow(reads.axis, wiring.classes.new(len(value)), value), edges, known)
 
 
 def _groups(wiring: Wiring, node: fx.Node, module: Any, reads: Flow, known: Tensor) -> Flow:
-    """Every node is a sum over its own group, which goes as a whole with all that it reads."""
+    """Every node is a sum over its group; a group is removed as a whole, with its inputs."""
     width = len(module.weight) // module.groups
     given = known.reshape(module.groups, -1).repeat_interleave(width, 0)
     values = torch.where(known, reads.value, 0).reshape(module.groups, -1).repeat_interleave(width, 0)
@@ -147,7 +147,7 @@ def _groups(wiring: Wiring, node: fx.Node, module: Any, reads: Flow, known: Tens
 
 
 def _value(module: Any, edges: Tensor, known: Tensor, sums: Tensor) -> Tensor:
-    """The constants that nodes are if all their edges come from constants."""
+    """The values of nodes whose inputs are all constant."""
     if module.bias is not None:
         sums = sums + module.bias.detach().to("cpu", torch.float64)
     return finite(torch.where((edges & ~known).any(1), math.nan, sums))
@@ -169,7 +169,7 @@ def _batch_norm(wiring: Wiring, node: fx.Node) -> Flow:
 
 
 def _own_mean(wiring: Wiring, node: fx.Node, reads: Flow) -> Tensor:
-    """A constant less its mean, where no running statistics are used: 0, unless the rounding of a large one shows."""
+    """A constant minus its own mean, without running statistics: 0, except for the rounding of large constants."""
     module: Any = wiring.module(node)
     dtype = wiring.graph.dtypes[only(node)]
     small = reads.value.abs() <= math.sqrt(module.eps / torch.finfo(dtype).eps)

@@ -1,4 +1,4 @@
-"""What can go from a network, and the network without it."""
+"""Plan which channels to remove, and build the smaller network."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ Selection = Literal["faster", "smaller", "never"]
 
 @dataclass(frozen=True)
 class LayerChange:
-    """What happened to a layer.
+    """The change of one layer.
 
     Attributes:
-        name: of its module in the network that was given.
+        name: the name of its module in the original network.
         kind: the class of the module.
         before: the shape of its weights before.
-        after: and after.
-        removed: how many of its nodes (rows, filters, channels) are gone.
-        folded: how many constant inputs went into its bias.
-        selected: how many inputs a :class:`inface.export.Select` before it takes; None if there is none.
+        after: the shape of its weights after.
+        removed: the number of removed nodes (rows, filters, channels).
+        folded: the number of constant inputs folded into its bias.
+        selected: the number of inputs taken by an :class:`inface.export.Select` before it; None if there is none.
 
     >>> import torch, inface
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -56,12 +56,12 @@ class LayerChange:
 
 @dataclass(frozen=True)
 class Left:
-    """Something that was left as it is.
+    """A part that was left unchanged.
 
     Attributes:
-        name: of the module, of the parameter if the network holds it itself, or of the step of ``forward``.
-        reason: why.
-        nodes: how many constant nodes, or dead inputs, stay for this reason; 0 if the part itself is meant.
+        name: the name of the module, of a parameter of the network itself, or of a step of ``forward``.
+        reason: the reason.
+        nodes: the number of constant nodes or unused inputs that stay for this reason; 0 for the part as a whole.
 
     >>> import torch, inface
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
@@ -76,13 +76,13 @@ class Left:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What stays of a layer.
+    """The part of a layer that stays.
 
     Attributes:
         layer: the layer.
-        rows: which of the channels that it gives stay.
-        columns: which of the channels that it reads stay.
-        taken: which of these it needs itself, at least one.
+        rows: which output channels stay.
+        columns: which input channels stay.
+        taken: which of these inputs the layer itself needs; at least one.
     """
 
     layer: Layer
@@ -93,14 +93,14 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What stays of a network.
+    """The part of a network that stays.
 
     Attributes:
-        parts: of its layers with weights.
-        left: what could not go, and why.
-        widths: of steps that write down the width of their result, the width that it will have.
-        is_last: whether nothing more can go afterwards; not so if only one group of a convolution stays, because then
-            single channels can go.
+        parts: the parts of its layers with weights.
+        left: what could not be removed, and why.
+        widths: the new widths of the steps that contain the width of their result as a number.
+        is_last: whether nothing more can be removed afterwards. False if a convolution is left with a single group,
+            because then single channels can be removed.
     """
 
     parts: tuple[Part, ...]
@@ -110,7 +110,7 @@ class Plan:
 
 
 def make_plan(graph: Graph, distrusted: frozenset[str] = frozenset()) -> Plan:
-    """Find what can go; ``distrusted`` are the names of steps that are not to be understood.
+    """Find what can be removed; ``distrusted`` are the names of steps to treat as unknown.
 
     >>> import torch
     >>> from inface.export.compaction.graph import trace
@@ -138,13 +138,13 @@ def make_plan(graph: Graph, distrusted: frozenset[str] = frozenset()) -> Plan:
 def build(
     model: nn.Module, plan: Plan, select: Selection, never: str = "select='never'"
 ) -> tuple[nn.Module, list[LayerChange], list[Left]]:
-    """The network that a plan leaves, in eval mode, what happened to its layers, and the inputs that could have gone.
+    """Build the smaller network, in eval mode; return it, the changes of its layers, and the unused inputs that stay.
 
     Args:
-        model: the network, which is not changed.
-        plan: what stays of it.
+        model: the network; it is not changed.
+        plan: the parts that stay.
         select: as in :func:`inface.export.compact`.
-        never: why, if it is ``"never"``.
+        never: the reason, if ``select`` is ``"never"``.
     """
     small = copy.deepcopy(model).eval()
     changes, left = [], []
@@ -169,7 +169,7 @@ def build(
 
 
 def merge(earlier: list[LayerChange], later: list[LayerChange]) -> list[LayerChange]:
-    """What happened to the layers of a network in two plans, one after the other."""
+    """Merge the changes of two plans that were applied one after the other."""
     first = {each.name: each for each in earlier}
     return [
         replace(
@@ -192,8 +192,8 @@ def _becomes_plain(part: Part) -> bool:
 def _pays(part: Part, select: Selection) -> bool:
     """Whether a selection before a layer saves more than it costs.
 
-    Time, measured on a CPU: to copy a number costs what 16 multiplications cost, and 160 if the channels are innermost in
-    memory; to call the copy costs what 40,000 do.
+    Measured on a CPU: copying a number takes as long as 16 multiplications, or 160 if the channels are innermost in
+    memory; calling the copy takes as long as 40,000.
     """
     weight: Any = part.layer.module.weight
     taken, nodes = int(part.taken.sum()), int(part.rows.sum())
@@ -217,7 +217,7 @@ def _put(model: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def _carry_sets(model: nn.Module, small: nn.Module) -> None:
-    """What is constrained stays constrained, as far as the set says the same about a smaller parameter."""
+    """Carry the sets of constrained parameters over, if they mean the same for a smaller parameter."""
     there = dict(small.named_parameters())
     for name, p in model.named_parameters():
         owner, _, attribute = name.rpartition(".")
@@ -247,7 +247,7 @@ def _constants(wiring: Wiring, parts: list[Part], spare: Tensor) -> list[Left]:
     """Constant nodes that stay."""
     roots, pins = wiring.classes.roots(), wiring.classes.pins()
     reasons: dict[int, str] = {}
-    for part in parts:  # constants that a reader cannot take over
+    for part in parts:  # constants that a reader cannot fold
         if part.layer.edges is not None:
             stuck = part.layer.edges[part.rows].any(0) & ~part.layer.reads.value.isnan() & ~part.layer.folds
             reasons |= dict.fromkeys(roots[part.layer.reads.ids[stuck]].tolist(), f"{part.layer.name} pads with zeros")

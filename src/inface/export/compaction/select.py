@@ -11,10 +11,11 @@ __all__ = ["Select"]
 class Select(nn.Module):
     """The channels ``index`` of the input, along ``dim``; at first the first ``count`` of them.
 
-    What stands before a layer that does not read all of its input. ``index`` is a buffer, so it is saved with the weights.
+    It is put before a layer that does not read all of its input. ``index`` is a buffer, so it is saved with the
+    weights.
 
     Args:
-        count: how many channels it takes.
+        count: the number of channels.
         dim: the dimension of the channels.
 
     >>> select = Select(2)

@@ -1,4 +1,4 @@
-"""Steps without weights: how they carry channels."""
+"""Rules for steps without weights: how they carry channels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _dropout(wiring: Wiring, node: fx.Node) -> Flow | None:
 
 
 def _pointwise(wiring: Wiring, node: fx.Node) -> Flow | None:
-    """An activation, or the sum or product of tensors: the same channel of all of them goes together."""
+    """An activation, or a sum or product of tensors: equal channels of all operands are tied."""
     operands = {each: wiring.flows[each] for each in node.all_input_nodes if each in wiring.flows}
     if not operands:
         return None
@@ -50,7 +50,7 @@ def _pointwise(wiring: Wiring, node: fx.Node) -> Flow | None:
     if others:
         wiring.spoil(node, [each.ids for each in flows], "adds or multiplies what is not constant")
     else:
-        # In the dtype of the network: at a jump (Hardshrink, Threshold) another one may give another value.
+        # In the dtype of the network: at a jump (Hardshrink, Threshold) another dtype may give another value.
         values = {each: flow.value.to(wiring.graph.dtypes[each], copy=True) for each, flow in operands.items()}
         evaluated = _evaluated(wiring, node, values)
         value = torch.where(torch.stack([flow.value.isnan() for flow in flows]).any(0), math.nan, evaluated.double())
@@ -60,7 +60,7 @@ def _pointwise(wiring: Wiring, node: fx.Node) -> Flow | None:
 
 
 def _evaluated(wiring: Wiring, node: fx.Node, values: dict[fx.Node, Tensor]) -> Tensor:
-    """What a step makes of constants."""
+    """The result of a step on constants."""
     args, kwargs = map_arg(node.args, values.__getitem__), map_arg(node.kwargs, values.__getitem__)
     if node.op == "call_module":
         return wiring.module(node)(*args, **kwargs)
@@ -69,7 +69,7 @@ def _evaluated(wiring: Wiring, node: fx.Node, values: dict[fx.Node, Tensor]) -> 
 
 
 def _over_positions(wiring: Wiring, node: fx.Node) -> Flow | None:
-    """Anything that works on the positions of each channel and leaves a constant a constant."""
+    """A step that works on the positions of each channel separately and keeps constants constant."""
     flow, name = wiring.flows.get(source(node)), called(wiring, node)
     if flow is None:
         return None
@@ -81,7 +81,7 @@ def _over_positions(wiring: Wiring, node: fx.Node) -> Flow | None:
 
 
 def _pool(wiring: Wiring, node: fx.Node) -> Flow | None:
-    """Pooling over windows: beside a border of zeros a constant is not constant, unless it is zero too."""
+    """Pooling over windows: with zero padding a constant is not constant at the border, unless it is zero."""
     flow = _over_positions(wiring, node)
     if flow is None:
         return None
@@ -105,7 +105,7 @@ def _pool(wiring: Wiring, node: fx.Node) -> Flow | None:
 
 
 def _reduce(wiring: Wiring, node: fx.Node) -> Flow | None:
-    """The mean or maximum over dimensions that are not the channels'."""
+    """The mean or maximum over dimensions other than the channels."""
     flow = wiring.flows.get(source(node))
     if flow is None:
         return None
@@ -215,7 +215,7 @@ def _squeeze(wiring: Wiring, node: fx.Node) -> Flow | None:
 
 
 def _size(wiring: Wiring, node: fx.Node) -> None:
-    """The shape of a tensor: harmless unless somebody asks for the number of channels."""
+    """The shape of a tensor: harmless unless the number of channels is read."""
     flow = wiring.flows.get(source(node))
     if flow is None or (node.target is getattr and node.args[1] in ("dtype", "device", "ndim")):
         return

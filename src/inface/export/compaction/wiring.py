@@ -1,7 +1,7 @@
-"""The channels of a network, step by step: a rule for every kind of step says how it carries them.
+"""Follow the channels of a network through its steps, with one rule for each kind of step.
 
-A step without a rule, or one that is used in a way that its rule does not foresee, is not understood: what it reads keeps
-its width, and nothing is known about what it gives.
+A step without a rule, or used in a way that its rule does not cover, is unknown: its inputs keep their width, and
+nothing is known about its outputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Rule", "Rules", "Unknown", "Wiring", "argument", "called", "finite",
 
 
 class Unknown(Exception):  # noqa: N818 (an answer, not an error)
-    """A step that is not understood, and why."""
+    """A step is unknown; the message says why."""
 
 
 class Wiring:
@@ -30,15 +30,15 @@ class Wiring:
     Args:
         graph: its steps.
         rules: how they carry channels.
-        distrusted: names of steps that are not to be understood.
+        distrusted: the names of steps to treat as unknown.
 
     Attributes:
-        classes: which channels go together, and which stay.
-        flows: of each step whose result has channels, these.
+        classes: which channels are tied together, and which must stay.
+        flows: the channels of each step's result.
         layers: the steps with weights that can get smaller, in order.
-        left: the steps that are not understood, and why.
-        written: steps like ``view(-1, 400)``, which write down the width of their result.
-        spoiled: channels behind which a constant is none any more, and why.
+        left: the unknown steps, and why.
+        written: steps like ``view(-1, 400)``, which contain the width of their result as a number.
+        spoiled: channels that are no longer constant behind a step, and why.
     """
 
     def __init__(self, graph: Graph, rules: Rules, distrusted: frozenset[str] = frozenset()) -> None:
@@ -63,7 +63,7 @@ class Wiring:
         return self.graph.root.get_submodule(str(node.target))
 
     def name(self, node: fx.Node) -> str:
-        """What its user calls a step: its module, or the one whose weights it takes, or its place in ``forward``."""
+        """The name of a step for users: its module, the module whose weights it takes, or its place in ``forward``."""
         if node.op == "call_module":
             return str(node.target)
         held = [each for each in (node, *node.all_input_nodes) if self._is_tensor(each)]
@@ -73,17 +73,17 @@ class Wiring:
         return ".".join(filter(None, (*inside[-1:], node.name)))
 
     def spoil(self, node: fx.Node, ids: list[Tensor], why: str) -> None:
-        """Remember why a constant is none any more behind a step."""
+        """Record why channels are no longer constant behind a step."""
         self.spoiled += [(each, f"{self.name(node)} {why}") for each in ids]
 
     def shape(self, node: fx.Node) -> tuple[int, ...]:
-        """The shape of what a step gives; Unknown if that is no tensor."""
+        """The shape of a step's result; Unknown if it is not a tensor."""
         if node not in self.graph.shapes:
             raise Unknown("it is not used on one tensor")
         return self.graph.shapes[node]
 
     def read(self, node: fx.Node, axis: int) -> Flow:
-        """What a step gives, as channels of this dimension; if they are of another, or nothing is known, they stay."""
+        """The result of a step as channels along this dimension; otherwise new channels, all of which must stay."""
         flow = self.flows.get(node)
         if flow is not None and flow.axis == axis:
             return flow
@@ -98,7 +98,7 @@ class Wiring:
     def layer(
         self, node: fx.Node, reads: Flow, gives: Flow, edges: Tensor | None = None, folds: Tensor | None = None
     ) -> Flow:
-        """Remember a layer that can get smaller; what it gives. Unknown if somebody else uses its weights too."""
+        """Record a layer that can get smaller; return its output. Unknown if its weights are used elsewhere too."""
         if str(node.target) in self._shared:
             raise Unknown(self._shared[str(node.target)])
         folds = torch.zeros(len(reads.ids), dtype=torch.bool) if folds is None else folds
@@ -137,9 +137,9 @@ class Wiring:
         return flow
 
     def _note(self, node: fx.Node) -> None:
-        """List whose parameter it is that ``forward`` takes itself: it stays, whatever becomes of it."""
+        """Record a parameter that ``forward`` uses directly: it stays unchanged."""
         found = dict(_parameters(self.graph.root)).get(str(node.target))
-        if found is None or found.numel() == 1:  # a single number is in nobody's way
+        if found is None or found.numel() == 1:  # a single number has no channels
             return
         owner = _owner(node)
         module = self.graph.root.get_submodule(owner)
@@ -159,7 +159,7 @@ class Wiring:
         return node.op == "get_attr" and str(node.target) in self._tensors
 
     def _ends(self, node: fx.Node) -> bool:
-        """Whether a step only gives the network's output another form, like a softmax."""
+        """Whether a step only transforms the network's output, like a softmax."""
         shapes = [self.graph.shapes.get(each) for each in node.all_input_nodes]
         return shapes == [self.graph.shapes.get(node)] and all(user.op == "output" for user in node.users)
 
@@ -192,7 +192,7 @@ Rule = Callable[[Wiring, fx.Node], Flow | None]
 
 @dataclass(frozen=True)
 class Rules:
-    """The kinds of steps that are understood: layers that can get smaller, other modules, functions, methods of tensors."""
+    """The rules for known steps: layers that can get smaller, other modules, functions, tensor methods."""
 
     layers: Mapping[type[nn.Module], Rule]
     modules: Mapping[type[nn.Module], Rule]
@@ -201,7 +201,7 @@ class Rules:
 
 
 def source(node: fx.Node) -> fx.Node:
-    """The tensor that a step works on; Unknown if it is not simply its first argument."""
+    """The tensor that a step works on; Unknown if it is not the first argument."""
     first = node.args[0] if node.args else node.kwargs.get("input")
     if not isinstance(first, fx.Node):
         raise Unknown("it is not used on one tensor")
@@ -209,7 +209,7 @@ def source(node: fx.Node) -> fx.Node:
 
 
 def only(node: fx.Node) -> fx.Node:
-    """The same, of a step that has no other arguments."""
+    """The same, for a step without other arguments."""
     if len(node.args) + len(node.kwargs) != 1:
         raise Unknown("it is called with several arguments")
     return source(node)
@@ -234,12 +234,12 @@ def varying(count: int) -> Tensor:
 
 
 def finite(value: Tensor) -> Tensor:
-    """A constant that is not a finite number is not folded anywhere."""
+    """The constants; those that are not finite count as varying, so they are not folded."""
     return torch.where(value.isfinite(), value, math.nan)
 
 
 def _owner(node: fx.Node) -> str:
-    """The module that holds the tensor that a step takes; empty if the network does itself."""
+    """The module that holds the tensor of a step; empty if it is the network itself."""
     return str(node.target).rpartition(".")[0]
 
 
@@ -252,7 +252,7 @@ def _buffers(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _shared(graph: Graph) -> dict[str, str]:
-    """Modules whose tensors somebody else uses too, and who."""
+    """Modules whose tensors are used elsewhere too, and where."""
     owners: dict[int, list[str]] = {}
     for name, tensor in [*_parameters(graph.root), *_buffers(graph.root)]:
         owners.setdefault(id(tensor), []).append(name.rpartition(".")[0])

@@ -1,1 +1,1 @@
-"""What a network costs before and after export."""
+"""The cost of a network before and after export: bytes, operations and time."""

@@ -1,4 +1,4 @@
-"""Why a sparse network is smaller and faster, or why not: the whole account of one, in numbers of this machine."""
+"""Measure the cost of a network on this machine: dense, compact and with sparse layers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ __all__ = ["cost_report"]
 def cost_report(
     model: nn.Module, example_input: Tensor, *, batches: Sequence[int] = (1, 64), seconds: float = 1.0
 ) -> CostReport:
-    """Measure a network with zeros: as it is, compact, and with sparse layers; all in one run, in turns.
+    """Measure a network with zeros in three forms, in one run and in turns: dense, compact, and with sparse layers.
 
     Args:
-        model: the network, which is not changed.
-        example_input: a batch of inputs; batches of the sizes that are measured are made of them.
-        batches: those sizes.
-        seconds: how long every form is measured for each of them, and a twentieth of it each of its layers.
+        model: the network; it is not changed.
+        example_input: a batch of inputs; the measured batches are made from it.
+        batches: the batch sizes to measure.
+        seconds: how long to measure each form at each batch size; each layer takes a twentieth of it.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 2))
@@ -45,7 +45,7 @@ def cost_report(
     check_example(example_input)
     dense = copy.deepcopy(model).eval()
     small = compact(dense, example_input)
-    whole = compact(dense, example_input, select="never")  # an input that a sparse layer does not read costs it nothing
+    whole = compact(dense, example_input, select="never")  # an unread input costs a sparse layer nothing
     choices = layer_choices(whole, batch=batches)
     inputs = {batch: _batch(example_input, batch) for batch in batches}
     forms = {
@@ -86,9 +86,9 @@ class _Form:
     """One form of the network.
 
     Attributes:
-        model: itself.
-        used: how it uses its modules, for each size of batch.
-        written: the form whose sparse file is counted; None if it is the dense file of the model.
+        model: the network.
+        used: the use of its modules, for each batch size.
+        written: the form whose sparse file is counted; None for the dense file of the model.
     """
 
     model: nn.Module
@@ -101,11 +101,11 @@ class _Form:
 
     @property
     def most(self) -> Mapping[str, Use]:
-        """How it uses its modules in the largest batch."""
+        """The use of its modules in the largest batch."""
         return self.used[max(self.used)]
 
     def whole(self, seconds: dict[int, Timing]) -> Variant:
-        """The network."""
+        """The cost of the network."""
         leaves = [name for name, module in self.model.named_modules() if not list(module.children())]
         return Variant(
             *counts(self.model),
@@ -117,7 +117,7 @@ class _Form:
         )
 
     def layer(self, name: str, seconds: dict[int, Timing], *, alone: bool) -> Variant:
-        """One layer, or what has become of it; ``alone``: what it holds is layers of their own."""
+        """The cost of one layer or its replacement; ``alone`` if its submodules are counted separately."""
         module = self.model.get_submodule(name)
         within = [each for each in self.most if each == name or (not alone and each.startswith(f"{name}."))]
         called = self.most.get(name)
@@ -167,7 +167,7 @@ def _timed(runs: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, T
 
 
 def _onnxruntime(model: nn.Module, example: Tensor, file: Path) -> tuple[Callable[[Tensor], Tensor] | None, str | None]:
-    """The network in onnxruntime; or why not."""
+    """The network in onnxruntime, or the reason why it cannot run there."""
     try:
         save_onnx(model, example, file)
         return onnx_runner(file), None

@@ -1,4 +1,4 @@
-"""What a network does with its layers, and how much memory and time they take: measured and not guessed."""
+"""Measure how a network uses its layers, and the memory and time that they take."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 @dataclass(frozen=True)
 class Use:
-    """How a network uses one of its modules for one batch.
+    """The use of one module for one batch.
 
     Attributes:
-        positional: the arguments of its first call.
-        named: those with names.
-        activations: the most bytes that inputs and outputs of a call take together.
-        operations: multiplications and additions of all its calls, for one sample.
+        positional: the positional arguments of its first call.
+        named: the keyword arguments of its first call.
+        activations: the largest number of bytes of the inputs and outputs of a call.
+        operations: multiply-adds of all its calls, for one sample.
     """
 
     positional: tuple[Any, ...]
@@ -40,9 +40,9 @@ class Use:
 
 @torch.no_grad()
 def uses(model: nn.Module, example_input: Tensor) -> dict[str, Use]:
-    """How a network uses its modules, in evaluation mode, in the order in which they have finished.
+    """The use of all modules in evaluation mode, in the order in which they finish.
 
-    Linear layers and convolutions multiply and add; what other layers do is not counted.
+    Only the operations of linear layers and convolutions are counted.
 
     >>> found = uses(nn.Sequential(nn.Linear(3, 2)), torch.ones(10, 3))
     >>> found["0"].operations, found["0"].activations
@@ -76,7 +76,7 @@ def uses(model: nn.Module, example_input: Tensor) -> dict[str, Use]:
 
 
 def _operations(layer: nn.Module, tensors: Sequence[Tensor]) -> int:
-    """Multiplications and additions of one call: every weight takes part once at every position of the output."""
+    """Multiply-adds of one call: one per weight and position of the output."""
     if isinstance(layer, SparseLinear):
         return 2 * layer.values.numel() * (tensors[-1].numel() // max(1, layer.out_features))
     if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
@@ -87,7 +87,7 @@ def _operations(layer: nn.Module, tensors: Sequence[Tensor]) -> int:
 
 
 def counts(module: nn.Module, *, recurse: bool = True) -> tuple[int, int]:
-    """How many parameters a module has, those that are shared once, and how many of them are not zero.
+    """The number of parameters of a module and of its non-zeros; shared parameters count once.
 
     >>> layer = nn.Linear(3, 2, bias=False)
     >>> _ = layer.weight.data.copy_(torch.eye(2, 3))
@@ -99,7 +99,7 @@ def counts(module: nn.Module, *, recurse: bool = True) -> tuple[int, int]:
 
 
 def weight_bytes(module: nn.Module, *, recurse: bool = True) -> int:
-    """What parameters and buffers take in memory, those that are shared once.
+    """The bytes of parameters and buffers in memory; shared ones count once.
 
     >>> weight_bytes(nn.Linear(3, 2))
     32
@@ -109,7 +109,7 @@ def weight_bytes(module: nn.Module, *, recurse: bool = True) -> int:
 
 
 def gzip_bytes(contents: bytes) -> int:
-    """How many bytes gzip makes of so many, for reference.
+    """The size after gzip, for reference.
 
     >>> gzip_bytes(bytes(1000)) < 100
     True
@@ -118,11 +118,11 @@ def gzip_bytes(contents: bytes) -> int:
 
 
 def latencies(runs: Mapping[str, Callable[[], Any]], *, seconds: float = 1.0) -> dict[str, Timing]:
-    """The time of each run and its spread, measured in rounds of all of them, so that a busy machine is busy for all.
+    """The time of each run and its spread, measured in turns, so that other load on the machine affects all of them.
 
     Args:
-        runs: what is measured, by name.
-        seconds: how long each of them is measured, about; at least seven times.
+        runs: the functions to measure, by name.
+        seconds: about how long to measure each; at least seven rounds.
 
     >>> sorted(latencies({"one": lambda: sum(range(100)), "two": lambda: sum(range(200))}, seconds=0.01))
     ['one', 'two']
@@ -138,7 +138,7 @@ def latencies(runs: Mapping[str, Callable[[], Any]], *, seconds: float = 1.0) ->
     while rounds < 7 or time.perf_counter() < end:
         for name in order:
             times[name].append(_seconds(runs[name], inner[name]) / inner[name])
-        order.append(order.pop(0))  # each begins a round in its turn
+        order.append(order.pop(0))  # each run is first in one of the rounds
         rounds += 1
     return {name: timing(each) for name, each in times.items()}
 

@@ -1,4 +1,4 @@
-"""The account of what a network costs before and after export, as data and as tables."""
+"""The cost report of a network before and after export, as data and as tables."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["CostReport", "LayerReport", "Variant"]
 
 @dataclass(frozen=True)
 class Variant:
-    """One form of a network or of a layer.
+    """The cost of one form of a network or a layer.
 
     Attributes:
-        parameters: numbers that it stores; a layer in CSR form those that are not zero.
-        nonzeros: how many of them are not zero.
-        operations: multiplications and additions for one sample, as this form makes them.
-        memory: bytes of its weights in memory, indices included.
-        activations: the most bytes that one layer's inputs and outputs take, for the largest batch.
-        file: bytes of its file, in the sparse form of what :func:`inface.export.save_sparse` writes; of a layer, those of
-            its tensors there.
-        seconds: the time of a forward pass and its spread, for each size of batch; empty for a layer that is not called.
+        parameters: the number of stored values; for a layer in CSR form, its non-zeros.
+        nonzeros: the number of non-zeros.
+        operations: multiply-adds for one sample.
+        memory: the bytes of its weights in memory, including indices.
+        activations: the largest number of bytes of one layer's inputs and outputs, for the largest batch.
+        file: the bytes of its file; the sparse form as written by :func:`inface.export.save_sparse`. For a layer, the
+            bytes of its tensors there.
+        seconds: the time of a forward pass and its spread, by batch size; empty for a layer that is not called.
 
     >>> Variant(100, 5, 10, 60, 400, 50, {1: Timing(1e-5, 1e-7)}).seconds[1].median
     1e-05
@@ -41,15 +41,15 @@ class Variant:
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What one layer costs, in the three forms of the network.
+    """The cost of one layer, in the three forms of the network.
 
     Attributes:
-        name: of the layer.
+        name: the name of the layer.
         kind: its class.
-        shape: of its weights.
-        form: what it is among the sparse layers: ``"dense"``, ``"sparse"`` or ``"low-rank"``.
-        dense: as it is.
-        compact: without what the zeros make superfluous.
+        shape: the shape of its weights.
+        form: its form in the sparse network: ``"dense"``, ``"sparse"`` or ``"low-rank"``.
+        dense: the original layer.
+        compact: without superfluous channels.
         sparse: in its form.
 
     >>> import torch
@@ -71,17 +71,18 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class CostReport:
-    """A network before, and what export makes of it.
+    """The cost of a network before and after export.
 
     Attributes:
-        layers: what each layer costs.
-        dense: the network as it is, zeros and all.
-        compact: without what the zeros make superfluous.
-        sparse: its sparse layers, where they are faster, in their own format.
-        gzip: bytes of the dense file, compressed.
-        onnxruntime: the time of the dense network there and its spread, for each size of batch; empty if it cannot be exported.
+        layers: the cost of each layer.
+        dense: the original network, including its zeros.
+        compact: without superfluous channels.
+        sparse: with sparse layers where they are faster.
+        gzip: the bytes of the dense file after gzip.
+        onnxruntime: the time of the dense network in onnxruntime and its spread, by batch size; empty if it cannot be
+            exported.
         left: what could not be made smaller or faster, and why.
-        threads: of torch and of onnxruntime.
+        threads: the number of threads of torch and onnxruntime.
 
     >>> import torch
     >>> from torch import nn
@@ -101,7 +102,7 @@ class CostReport:
     threads: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data, as JSON has it.
+        """The report as plain data for JSON.
 
         >>> import torch
         >>> from torch import nn
@@ -115,10 +116,10 @@ class CostReport:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> CostReport:
-        """A report from what :meth:`to_dict` gave.
+        """A report from the data of :meth:`to_dict`.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: the data is not a cost report.
 
         >>> CostReport.from_dict({})
         Traceback (most recent call last):
@@ -143,7 +144,7 @@ class CostReport:
         return "\n".join(lines)
 
     def layer_heading(self) -> tuple[str, ...]:
-        """What the columns of :meth:`layer_rows` are.
+        """The headings of the columns of :meth:`layer_rows`.
 
         >>> import torch
         >>> from torch import nn
@@ -155,9 +156,9 @@ class CostReport:
         return ("layer", "kind", "weights", "form", "parameters", "non-zero", "MFLOP", "kB", "kB in file", *times)
 
     def layer_rows(self) -> list[tuple[str, ...]]:
-        """The table of the layers: of what sparse layers change, first the dense layer's value and then theirs.
+        """The table of the layers: the value of the dense layer, and that of its sparse form if it differs.
 
-        Of times that vary by more than they differ, a ``~`` stands between the two.
+        A ``~`` between two times means that they vary by more than they differ.
 
         >>> import torch
         >>> from torch import nn
@@ -181,9 +182,9 @@ class CostReport:
         return rows
 
     def rows(self) -> list[tuple[str, ...]]:
-        """The table of the three forms: what is measured, and each form's value, in brackets to the dense one's.
+        """The table of the three forms: a quantity and its value in each form, with the ratio to dense in brackets.
 
-        Times are medians with their spread; the brackets say so where they vary by more than they differ.
+        Times are medians with their spread; the brackets say so if they vary by more than they differ.
 
         >>> import torch
         >>> from torch import nn
@@ -222,7 +223,7 @@ def _by_batch(times: Mapping[str, Any]) -> dict[int, Timing]:
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Columns that stand under each other, the first ones to the left."""
+    """The rows as aligned columns; the first ones are left-aligned."""
     widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
     lines = []
     for row in (heading, *rows):
@@ -249,7 +250,7 @@ def _time(taken: Timing) -> str:
 
 
 def _compared(taken: Timing, whole: Timing) -> str:
-    """A time, and what part of another one it is, if that can be said."""
+    """A time, and its ratio to another one if they differ by more than they vary."""
     if not measurable(taken, whole):
         return f"{_time(taken)} (not measurable here)"
     return f"{_time(taken)} {_ratio(taken.median, whole.median)}"

@@ -1,4 +1,4 @@
-"""Times of one thing that was measured many times, and whether two of them differ by more than they vary."""
+"""Repeated timings, and whether two of them differ by more than they vary."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["Timing", "measurable", "timing"]
 
 @dataclass(frozen=True)
 class Timing:
-    """A time that was measured in many rounds.
+    """A time measured in many rounds.
 
     Attributes:
-        median: of the rounds, in seconds.
-        spread: from the first to the third quartile: the middle half of the rounds lies within it.
+        median: the median of the rounds, in seconds.
+        spread: the interquartile range.
     """
 
     median: float
@@ -23,7 +23,7 @@ class Timing:
 
 
 def timing(rounds: Sequence[float]) -> Timing:
-    """The median of what the rounds took, and their spread.
+    """The median of the rounds and their spread.
 
     >>> timing([1.0, 2.0, 3.0, 4.0, 100.0])
     Timing(median=3.0, spread=2.0)
@@ -35,9 +35,9 @@ def timing(rounds: Sequence[float]) -> Timing:
 
 
 def measurable(one: Timing, other: Timing) -> bool:
-    """Whether two times differ by more than both of them vary from round to round, together.
+    """Whether two times differ by more than the sum of their spreads.
 
-    On a busy machine rounds are either disturbed or not, and the spread of one alone is often less than what lies between.
+    On a busy machine each round is either disturbed or not, so a single spread is often too small.
 
     >>> measurable(Timing(3.0, 0.1), Timing(2.0, 0.5)), measurable(Timing(3.0, 0.1), Timing(2.0, 1.5))
     (True, False)

@@ -1,1 +1,1 @@
-"""Networks in files: sparse weights, architectures, ONNX."""
+"""Networks in files: sparse weights, architectures, ONNX and torch.export."""

@@ -1,6 +1,6 @@
-"""A network as plain data: its layers and operations in order, and no code.
+"""Describe a network as plain data: its layers and operations in order, without code.
 
-Somebody who has a file of weights and no Python class can run the network from its architecture.
+With the description and the weights, a network runs without its Python class.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ ATTRIBUTES = {"shape": "shape", "ndim": "dim"}
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
-    """The architecture of a network: what :class:`Network` makes a network of, as plain data.
+    """The architecture of a network, as plain data from which :class:`Network` builds a network.
 
-    It is told as it is after ``eval()``; the network itself is not changed. Optional arguments of ``forward`` have their
-    defaults, and a step that works in place is told as one that does not.
+    It describes the network after ``eval()``; the network itself is not changed. Optional arguments of ``forward`` have
+    their defaults, and in-place steps are described as out-of-place steps.
 
     Args:
-        model: a network whose ``forward`` torch.fx can follow, of the usual layers and operations between them.
+        model: a network of the usual layers and operations, whose ``forward`` torch.fx can trace.
 
     Raises:
-        ValueError: it has something else in it, which is named; or hooks; or a step that works in place on a tensor
-            that is read again.
+        ValueError: the network has another layer or operation, which the message names; or hooks; or a step that
+            works in place on a tensor that is read again.
 
     Returns:
         ``layers`` (by name), ``steps`` (in order), ``output``, and ``unused``: the tensors of the network's state dict
@@ -52,9 +52,9 @@ def describe(model: nn.Module) -> dict[str, Any]:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: wanted a network, got a {kind}")
     if type(model) in LAYERS.values():
-        raise ValueError(f"{kind}: is a layer by itself, wanted a network: nn.Sequential(layer)")
+        raise ValueError(f"{kind}: is a single layer, wanted a network: nn.Sequential(layer)")
     _check_modules(model)
-    twin = _copied(model).eval()  # following a network may leave something on it
+    twin = _copied(model).eval()  # tracing may leave attributes on the network
     for name, module in twin.named_modules():
         if module.training:
             raise ValueError(f"{name or kind}: is in training mode even after eval()")
@@ -101,11 +101,11 @@ def _told(graph: fx.Graph, model: nn.Module) -> dict[str, Any]:
     return {"layers": layers, "steps": steps, "output": output}
 
 
-# ---- following
+# ---- tracing
 
 
 class _Proxy(fx.Proxy):
-    """A value that tells when it is changed in place; torch.fx takes ``x += y`` for ``x = x + y``."""
+    """A proxy that records in-place changes; torch.fx records ``x += y`` as ``x = x + y``."""
 
 
 def _in_place(name: str) -> Callable[[_Proxy, Any], fx.Proxy]:
@@ -120,7 +120,7 @@ for _operator in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "ipow", "imat
 
 
 class _Refused(ValueError):  # noqa: N818 (an answer more than an error)
-    """Something that cannot be told, by name."""
+    """Something that an architecture cannot describe; the message names it."""
 
 
 class _Tracer(fx.Tracer):
@@ -139,8 +139,13 @@ class _Tracer(fx.Tracer):
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
 
-    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:  # noqa: ARG002 (torch's names)
-        """The first argument of ``forward``; the others have their defaults."""
+    def create_args_for_root(
+        self,
+        root_fn: Any,
+        is_module: bool,  # noqa: ARG002 (torch's names)
+        concrete_args: Any = None,  # noqa: ARG002
+    ) -> tuple[Any, list[Any]]:
+        """Only the first argument of ``forward``; the others have their defaults."""
         return root_fn, [self.root, self.create_proxy("placeholder", "inputs", (), {})]
 
     def create_arg(self, a: Any) -> Any:
@@ -169,7 +174,7 @@ def _followed(model: nn.Module) -> fx.Graph:
     except _Refused:
         raise
     except Exception as error:
-        raise ValueError(f"{kind}: its forward cannot be followed: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{kind}: its forward cannot be traced: {' '.join(str(error).split())}") from error
 
 
 def _copied(model: nn.Module) -> nn.Module:
@@ -177,11 +182,11 @@ def _copied(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model)
     except Exception as error:
         message = " ".join(str(error).split())
-        raise ValueError(f"{type(model).__name__}: cannot be copied, to be followed: {message}") from error
+        raise ValueError(f"{type(model).__name__}: cannot be copied for tracing: {message}") from error
 
 
 def _check_modules(model: nn.Module) -> None:
-    """Refuse what changes what a module does without being in its ``forward``."""
+    """Raise an error for hooks and replaced ``forward`` methods, which change what a module does."""
     for path, module in model.named_modules():
         name = path or type(model).__name__
         for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):  # noqa: SLF001
@@ -224,7 +229,7 @@ def _operation(node: fx.Node) -> tuple[str, list[Any], dict[str, Any]]:
 
 
 def _dropped(node: fx.Node) -> fx.Node:
-    """The input of dropout, which is its result too once the network is evaluated."""
+    """The input of dropout, which is also its result in evaluation mode."""
     place, key = DROPOUTS[node.target]
     args = (*node.args, *(() if node.args else (node.kwargs["input"],)))
     if (args[place] if len(args) > place else node.kwargs.get(key)) is not False or not isinstance(args[0], fx.Node):
@@ -233,7 +238,7 @@ def _dropped(node: fx.Node) -> fx.Node:
 
 
 def _plain(argument: Any, values: Mapping[fx.Node, int], where: str) -> Any:
-    """An argument as an architecture tells it."""
+    """An argument in the form of an architecture."""
     if isinstance(argument, fx.Node):
         return {"value": values[argument]}
     if isinstance(argument, tuple):
@@ -255,20 +260,20 @@ def _constant(value: Any, where: str) -> Any:
         return int(value)
     if isinstance(value, Real):
         return float(value)
-    raise ValueError(f"{where}: has {value!r} in it, wanted numbers, names and tensors")
+    raise ValueError(f"{where}: has the value {value!r}, wanted numbers, names and tensors")
 
 
 def _layer(name: str, layer: nn.Module) -> dict[str, Any]:
     """A layer's kind, and the arguments that make it."""
     kind = type(layer).__name__
     if isinstance(layer, SparseLinear):
-        raise ValueError(f"{name}: is a SparseLinear; a network is saved before sparsify, its file is sparse anyway")
+        raise ValueError(f"{name}: is a SparseLinear; save the network before sparsify, the file is sparse anyway")
     if LAYERS.get(kind) is not type(layer):
         raise ValueError(f"{name}: is a {kind}, wanted one of {', '.join(LAYERS)}")
     told: dict[str, Any] = {"kind": kind}
     for key in arguments(kind):
         value = getattr(layer, key)
-        if key == "bias":  # a layer without weights has none anyway, and older versions do not know the word there
+        if key == "bias":  # a layer without weights has no bias, and older versions of torch lack the argument
             value = value is not None or layer.weight is None
         if value != inspect.signature(LAYERS[kind]).parameters[key].default:
             is_list = isinstance(value, list | tuple)
@@ -280,10 +285,10 @@ def _layer(name: str, layer: nn.Module) -> dict[str, Any]:
 
 
 def _check_writes(graph: fx.Graph, model: nn.Module) -> None:
-    """Refuse a step that works in place on a tensor that is read again: made anew, it would not be changed there."""
+    """Raise an error for an in-place step on a tensor that is read again: out of place, the result would differ."""
     order = {node: number for number, node in enumerate(graph.nodes)}
-    memory: dict[fx.Node, set[fx.Node]] = {}  # the steps before that may have given the same memory
-    numbers: set[fx.Node] = set()  # sizes, and what is calculated with them
+    memory: dict[fx.Node, set[fx.Node]] = {}  # the earlier steps whose results may share memory
+    numbers: set[fx.Node] = set()  # sizes, and numbers calculated from them
     for node in graph.nodes:
         if _name(node) in SIZES or (node.all_input_nodes and numbers.issuperset(node.all_input_nodes)):
             numbers.add(node)

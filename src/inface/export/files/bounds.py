@@ -1,7 +1,7 @@
-"""What a forward pass would take, counted from shapes before anything is calculated.
+"""Bound the cost of a forward pass from shapes, before anything is calculated.
 
-An operation is a multiplication with an addition, or one entry of a pooling window. A number of a result counts as 64 of
-them, because it takes memory; so does one that a convolution may lay out for its product.
+An operation is a multiply-add, or one entry of a pooling window. Each number in a result counts as 64 operations,
+because it takes memory. So does each number that a convolution may copy for its matrix product.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .vocabulary import BINARY
 
 __all__ = ["FLOOR", "PER_NUMBER", "check_numbers", "operations", "pieces", "without_memory"]
 
-NUMBER = 64  # operations that a number of a result counts for
-PIECE = 4096  # and a tensor that another one is cut into
-FLOOR = 1 << 30  # operations of a forward pass: a second or so, and 64 MB of float32
-PER_NUMBER = 1 << 18  # and so many for every number of the input, and for every sample and value in the file
+NUMBER = 64  # operations per number in a result
+PIECE = 4096  # operations per tensor that another one is split into
+FLOOR = 1 << 30  # operations that every forward pass may take: about a second, and 64 MB of float32
+PER_NUMBER = 1 << 18  # further operations, per number of the input, and per sample and value in the file
 LARGEST = 1 << 63
 
 _CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -31,10 +31,10 @@ _POOLS = ("MaxPool", "AvgPool", "max_pool", "avg_pool")
 
 
 def check_numbers(kind: str, operands: Sequence[Any]) -> None:
-    """Refuse to calculate with what is neither tensor nor number, or with numbers that no size can be.
+    """Raise an error unless the operands are tensors or numbers, and the result is not too large for a size.
 
     Raises:
-        ValueError: they are none (a list times a number is a longer list), or too large.
+        ValueError: an operand is something else (a list times a number is a longer list), or the result is too large.
 
     >>> check_numbers("mul", [28, 28])
     >>> check_numbers("pow", [10, 10**9])
@@ -53,12 +53,12 @@ def check_numbers(kind: str, operands: Sequence[Any]) -> None:
 
 
 def pieces(kind: str, tensor: Any) -> int:
-    """Operations that cutting a tensor counts for, before it is cut."""
+    """The operations of splitting a tensor, before it is split."""
     return PIECE * max(tensor.shape, default=0) if kind in ("split", "chunk") and isinstance(tensor, Tensor) else 0
 
 
 def operations(what: str | nn.Module, of: Sequence[Any], given: Mapping[str, Any], result: Any) -> int:
-    """Operations that a step counts for: of a layer, or of an operation by its name.
+    """The operations of a step: a layer, or an operation by name.
 
     >>> import torch
     >>> layer = nn.Linear(3, 2)
@@ -87,7 +87,7 @@ def operations(what: str | nn.Module, of: Sequence[Any], given: Mapping[str, Any
 
 
 def without_memory(layer: nn.Module, *, casts: bool = False) -> nn.Module:
-    """A layer with the same shapes and no numbers, in float32 if it ``casts``; without hooks if its ``forward`` is called."""
+    """A copy of a layer on the meta device, in float32 if it ``casts``; without hooks if its ``forward`` is called."""
     twin = copy.copy(layer)
     for held in ("_parameters", "_buffers"):
         found: dict[str, Tensor | None] = vars(layer)[held]

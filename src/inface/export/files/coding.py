@@ -1,4 +1,4 @@
-"""Where the non-zeros of an array are, in few bytes: one bit for every entry, or the gaps between the non-zeros."""
+"""Encode the positions of non-zeros in few bytes: one bit per entry, or the gaps between non-zeros."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ KINDS = {"bitmap": torch.uint8, **{coding: kind for coding, (kind, _) in GAPS.it
 
 
 def encode(mask: Tensor) -> tuple[Coding, Tensor]:
-    """The positions at which a flat mask is true, in the coding that takes the fewest bytes.
+    """The positions at which a flat mask is true, in the coding with the fewest bytes.
 
-    A gap is the number of entries between two non-zeros. One that does not fit into an integer is written as several: the
-    largest integer stands for as many entries without a non-zero behind them.
+    A gap is the number of entries between two non-zeros. A gap that does not fit into an integer is written as several
+    integers: the largest one stands for that many entries with no non-zero after them.
 
     >>> import torch
     >>> encode(torch.tensor([True, False, False, False, True] + [False] * 300))
@@ -38,10 +38,10 @@ def encode(mask: Tensor) -> tuple[Coding, Tensor]:
 
 
 def decode(coding: Coding, code: Tensor, count: int) -> Tensor:
-    """The positions that :func:`encode` wrote, of an array with so many entries.
+    """The positions written by :func:`encode`, for an array of ``count`` entries.
 
     Raises:
-        ValueError: they cannot be of such an array.
+        ValueError: the code does not fit such an array.
 
     >>> import torch
     >>> decode("gaps8", torch.tensor([0, 255, 3], dtype=torch.uint8), 300)
@@ -55,13 +55,13 @@ def decode(coding: Coding, code: Tensor, count: int) -> Tensor:
         shifts = torch.arange(7, -1, -1, dtype=torch.uint8)
         bits = (code[:, None] >> shifts & 1).flatten()
         if bool(bits[count:].any()):
-            raise ValueError(f"a bitmap with entries behind the last of {count}")
+            raise ValueError(f"a bitmap with bits set after the last of {count} entries")
         return bits.nonzero().flatten()
     gaps = code.to(torch.int64)
     there = gaps != GAPS[coding][1]
     positions = gaps.cumsum(0)[there] + torch.arange(int(there.sum()))
     if (len(gaps) and not there[-1]) or (len(positions) and int(positions[-1]) >= count):
-        raise ValueError(f"gaps that end behind the last of {count} entries")
+        raise ValueError(f"gaps that end after the last of {count} entries")
     return positions
 
 
@@ -73,7 +73,7 @@ def _bits(mask: Tensor) -> Tensor:
 
 
 def _numbers(gaps: Tensor, kind: torch.dtype, most: int) -> Tensor:
-    """Every gap as its remainder, behind as many of the largest integer as fit into it."""
+    """Every gap as its remainder, after as many of the largest integer as fit into it."""
     whole = gaps // most
     ends = (whole + 1).cumsum(0)
     numbers = torch.full((int(ends[-1]) if len(ends) else 0,), most, dtype=torch.int64)

@@ -1,8 +1,8 @@
-"""A network made of its architecture: of known layers and operations in order, and no code.
+"""Build a network from its architecture: known layers and operations in order, without code.
 
-Nothing in an architecture is executed, and nothing is allocated for it: a name that is not in the vocabulary is refused.
-Before a forward pass is done for the first time with inputs of a shape, what it would take is counted, and too much of it
-is refused: a few steps of a small file could ask for any amount of memory and time.
+Nothing in an architecture is executed, and no memory is allocated for it. Names outside the vocabulary are errors.
+Before the first forward pass with a new input shape, its cost is counted, and a cost above the limit is an error: a few
+steps in a small file could ask for any amount of memory and time.
 """
 
 from __future__ import annotations
@@ -19,28 +19,27 @@ from .vocabulary import LAYERS, OPERATIONS, arguments
 
 __all__ = ["Network", "unused"]
 
-MOST_LAYERS = 100_000  # with the modules that hold them
+MOST_LAYERS = 100_000  # including the modules that hold them
 MOST_STEPS = 1_000_000
-DEEPEST = 32  # modules inside of modules
-MOST_SHAPES = 256  # of inputs that are remembered
+DEEPEST = 32  # nesting of modules
+MOST_SHAPES = 256  # remembered input shapes
 LARGEST = 1 << 31
 
 
 class Network(nn.Module):
-    """A network made of an architecture; its parameters have the names that they had.
+    """A network built from an architecture; its parameters have their original names.
 
-    They have no memory yet: ``load_state_dict(..., assign=True)`` gives it to them. No step works in place.
+    The parameters have no memory yet; fill them with ``load_state_dict(..., assign=True)``. No step works in place.
 
     Args:
-        architecture: what :func:`inface.export.describe` gave, or somebody wrote.
-        work: operations that a forward pass may take; one that would take more is refused before it is done. By default
-            2**18 for each number of its input, 2**18 for each sample and value, and at least 2**30. An operation is a
-            multiplication with an addition; a number of a result counts as 64. A network whose layers have been replaced
-            by others is not checked.
-        values: how many numbers somebody has stored for it; by default it is as many as it has parameters.
+        architecture: the result of :func:`inface.export.describe`, or the same from an untrusted file.
+        work: the limit of operations of a forward pass; a larger one is an error, before it runs. By default 2**18 per
+            number of its input, plus 2**18 per sample and value, and at least 2**30. An operation is a multiply-add;
+            each number in a result counts as 64. A network whose layers have been replaced is not checked.
+        values: the number of values stored for it; by default its number of parameters.
 
     Raises:
-        ValueError: it is not an architecture, or names something that is not known.
+        ValueError: it is not an architecture, or names an unknown layer or operation.
 
     >>> import torch
     >>> from torch import nn
@@ -53,7 +52,7 @@ class Network(nn.Module):
     True
     """
 
-    # The attributes are private by their names too, because any other name may be that of a layer.
+    # Private names, because any other name may be that of a layer.
 
     def __init__(self, architecture: Mapping[str, Any], *, work: int | None = None, values: int | None = None) -> None:
         super().__init__()
@@ -69,7 +68,7 @@ class Network(nn.Module):
         _add(self, layers)
 
     def forward(self, inputs: Tensor) -> Any:
-        # A tracer's stand-in for a tensor has no numbers to spend time on, and torch.jit.trace would record the counting.
+        # Tracing costs no time, and torch.jit.trace would record the counting.
         followed = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None  # noqa: SLF001
         if type(inputs) in (Tensor, nn.Parameter) and not followed:
             self.__check(inputs)
@@ -85,7 +84,7 @@ class Network(nn.Module):
         return _filled(self.__output, values)
 
     def __check(self, inputs: Tensor) -> None:
-        """Refuse inputs for which a forward pass would take too much."""
+        """Raise an error if a forward pass on these inputs would exceed the limit."""
         kind = (inputs.shape, inputs.dtype)
         if kind in self.__fitting:
             return
@@ -99,7 +98,7 @@ class Network(nn.Module):
         casts = torch.is_autocast_enabled(inputs.device.type)
         values: list[Any] = [torch.empty(inputs.shape, dtype=inputs.dtype, device="meta")]
         for number, step in enumerate(self.__steps):
-            if casts:  # autocast lets floating dtypes meet, but not without memory: there, all are float32
+            if casts:  # autocast mixes floating dtypes, but not on the meta device: there, all are float32
                 values[-1] = _in_float32(values[-1])
             what: Any = without_memory(layers[step["layer"]], casts=casts) if "layer" in step else step["operation"]
             where = f"step {number}, {step.get('layer') or step['operation']}"
@@ -111,8 +110,8 @@ class Network(nn.Module):
                 taken += operations(what, of, given, values[-1])
             if taken > allowed:
                 raise ValueError(
-                    f"{where}: for inputs of the shape {tuple(inputs.shape)} the network would take {taken:,} operations "
-                    f"up to there, wanted at most {allowed:,}; work={taken} allows so many"
+                    f"{where}: for inputs of the shape {tuple(inputs.shape)} the network would take {taken:,} "
+                    f"operations up to there, wanted at most {allowed:,}; work={taken} allows them"
                 )
         if len(self.__fitting) >= MOST_SHAPES:
             self.__fitting.clear()
@@ -121,7 +120,7 @@ class Network(nn.Module):
 
 @torch.no_grad()
 def _sized(what: Any, of: Sequence[Any], given: Mapping[str, Any], where: str) -> Any:
-    """The result of a step without its numbers."""
+    """The result of a step on the meta device."""
     try:
         if isinstance(what, nn.Module):
             return what.forward(*of)
@@ -132,17 +131,17 @@ def _sized(what: Any, of: Sequence[Any], given: Mapping[str, Any], where: str) -
 
 
 def _in_float32(value: Any) -> Any:
-    """A result of a step with its floating numbers in float32."""
+    """The result of a step with its floating-point tensors in float32."""
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
         return [_in_float32(each) for each in value]
     return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def unused(network: Network, state: Mapping[str, Tensor]) -> list[str]:
-    """The tensors of a state dict that a network has no place for, in order.
+    """The tensors of a state dict that the network does not have, in order.
 
     Raises:
-        ValueError: a tensor that the network needs is missing or another one, or a layer of it has more tensors.
+        ValueError: a needed tensor is missing or has another shape or dtype, or a layer has an additional tensor.
 
     >>> from inface.export import describe
     >>> network = Network(describe(nn.Sequential(nn.Linear(3, 2, bias=False))))
@@ -152,7 +151,7 @@ def unused(network: Network, state: Mapping[str, Tensor]) -> list[str]:
     wanted = network.state_dict()
     for name, tensor in wanted.items():
         if name not in state:
-            raise ValueError(f"{name}: is not there, wanted a tensor of the shape {tuple(tensor.shape)}")
+            raise ValueError(f"{name}: is missing, wanted a tensor of the shape {tuple(tensor.shape)}")
         found = state[name]
         if found.shape != tensor.shape or found.is_floating_point() != tensor.is_floating_point():
             has, needs = (f"{each.dtype} of the shape {tuple(each.shape)}" for each in (found, tensor))
@@ -167,7 +166,7 @@ def unused(network: Network, state: Mapping[str, Tensor]) -> list[str]:
 
 
 def _add(network: nn.Module, layers: Mapping[str, Any]) -> None:
-    """Put layers under their names with dots, with the modules between."""
+    """Add layers under their dotted names, and the modules in between."""
     made: dict[str, nn.Module] = {}
     for name, layer in layers.items():
         parts = name.split(".")
@@ -191,7 +190,7 @@ def _add(network: nn.Module, layers: Mapping[str, Any]) -> None:
 
 
 def _made(name: str, layer: Any, layers: Mapping[str, Any], made: Mapping[str, nn.Module]) -> nn.Module:
-    """The layer that an architecture tells: its kind and its arguments, or another layer that it is."""
+    """The layer of an architecture, from its kind and arguments, or from the name of the layer that it shares."""
     same = layer.get("same") if isinstance(layer, dict) else None
     if isinstance(same, str) and len(layer) == 1:
         if same not in layers or same not in made:
@@ -209,7 +208,7 @@ def _made(name: str, layer: Any, layers: Mapping[str, Any], made: Mapping[str, n
                 f"architecture: layer {name!r}: {key} {str(value)[:200]}, wanted numbers below {LARGEST:,}"
             )
     try:
-        with torch.device("meta"):  # nothing is allocated for what an architecture merely says
+        with torch.device("meta"):  # no memory is allocated for an untrusted size
             return LAYERS[kind](
                 **{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
             )
@@ -237,17 +236,17 @@ def _wanted(architecture: Any, key: str, kind: type, most: int) -> Any:
 def _checked(step: Any, number: int, layers: Mapping[str, Any]) -> dict[str, Any]:
     of, given = (step.get("of"), step.get("with", {})) if isinstance(step, dict) else (None, None)
     if not isinstance(of, list) or not isinstance(given, dict):
-        raise ValueError(f"architecture: step {number}: wanted a layer or an operation, and what it is of")
+        raise ValueError(f"architecture: step {number}: wanted a layer or an operation, and its arguments")
     for each in [*of, *given.values()]:
         _check_argument(each, number, f"step {number}")
     name, kind = step.get("layer"), step.get("operation")
     if isinstance(name, str) and name in layers and kind is None:
         if not of or given:
-            raise ValueError(f"architecture: step {number}: layer {name!r} wants its input, and nothing by name")
+            raise ValueError(f"architecture: step {number}: layer {name!r}: wanted one input and no named arguments")
         return {"layer": name, "of": of}
     if isinstance(kind, str) and kind in OPERATIONS and name is None:
         if not given.keys().isdisjoint(("out", "inplace")):
-            raise ValueError(f"architecture: step {number}: {kind}: wanted nothing that works in place")
+            raise ValueError(f"architecture: step {number}: {kind}: works in place, wanted a step that does not")
         return {"operation": kind, "of": of, "with": given}
     raise ValueError(
         f"architecture: step {number}: {name or kind!r}, wanted a layer that is there or one of {', '.join(OPERATIONS)}"
@@ -256,11 +255,11 @@ def _checked(step: Any, number: int, layers: Mapping[str, Any]) -> dict[str, Any
 
 # An argument is a number, a string, None, a list of arguments, or an object with one of these keys:
 #   {"value": 3}: the network's input is 0, the first step's result 1, and so on;
-#   {"tuple": [...]}, {"slice": [first, last, step]}, {"ellipsis": []}: what JSON does not tell from a list.
+#   {"tuple": [...]}, {"slice": [first, last, step]}, {"ellipsis": []}: types that JSON lacks.
 
 
 def _check_argument(argument: Any, before: int, where: str, depth: int = 0) -> None:
-    """Refuse what is no argument, or reads a value that is not there yet."""
+    """Raise an error if this is not an argument, or if it reads a value that does not exist yet."""
     if isinstance(argument, dict):
         ((kind, inside),) = argument.items() if len(argument) == 1 else [(None, None)]
         if kind == "value":

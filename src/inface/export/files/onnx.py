@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_example", "onnx_runner", "save_onnx", "save_program"]
 
-# How far the outputs of a file may be from the network's, relative to the largest: at least so far, or so many eps.
+# The largest allowed difference of a file's outputs from the network's, relative to the largest output.
 LEAST = 1e-4
 ULPS = 16
 
@@ -34,13 +34,13 @@ def save_onnx(model: nn.Module, example_input: Tensor, path: str | os.PathLike[s
     Args:
         model: a network of dense layers, as :func:`~inface.export.compact` gives them.
         example_input: a batch of inputs.
-        path: the file; it is put in its place once it has been checked.
+        path: the file; it is written only if the check succeeds.
 
     Returns:
-        The largest difference of its outputs on the example from the network's, as a fraction of the largest output.
+        The largest difference of its outputs on the example from the network's, relative to the largest output.
 
     Raises:
-        ValueError: the network cannot be exported, or its file gives other outputs; the reason is told.
+        ValueError: the network cannot be exported, or the file gives other outputs.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +60,7 @@ def save_onnx(model: nn.Module, example_input: Tensor, path: str | os.PathLike[s
             size = sum(p.numel() * p.itemsize for p in evaluated.parameters())
             raise ValueError(
                 f"{type(model).__name__}: cannot be written as ONNX: its weights take {size:,} bytes, "
-                "wanted at most 1.5 GiB, which one file can hold; save_program writes more"
+                "wanted at most 1.5 GiB, the limit of one file; save_program has no limit"
             )
         return _checked(partial, evaluated, example_input)
 
@@ -74,7 +74,7 @@ def save_program(model: nn.Module, example_input: Tensor, path: str | os.PathLik
         path: the file.
 
     Raises:
-        ValueError: torch.export cannot follow the network.
+        ValueError: torch.export cannot trace the network.
 
     >>> import tempfile
     >>> model = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
@@ -86,13 +86,13 @@ def save_program(model: nn.Module, example_input: Tensor, path: str | os.PathLik
     """
     check_example(example_input)
     with replacing(path) as partial, _quiet(), torch.inference_mode(mode=False):
-        contents = io.BytesIO()  # a file would have its temporary name inside
+        contents = io.BytesIO()  # a file would contain its temporary name
         torch.export.save(_program(copy.deepcopy(model).eval(), example_input), contents)
         partial.write_bytes(contents.getbuffer())
 
 
 def check_example(example_input: Tensor) -> None:
-    """Refuse what is not a batch of inputs.
+    """Raise an error unless this is a batch of inputs.
 
     >>> check_example(torch.ones(0, 3))
     Traceback (most recent call last):
@@ -105,12 +105,12 @@ def check_example(example_input: Tensor) -> None:
 
 
 def _program(model: nn.Module, example_input: Tensor) -> ExportedProgram:
-    """The network as torch.export sees it, its first dimension free, without the example and the paths of this machine."""
+    """The network as a torch.export program: any batch size, without the example and without paths of this machine."""
     two = example_input[[0, -1]]  # a batch of 1 would be taken for a constant
     try:
         program = torch.export.export(model, (two,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     except Exception as error:
-        raise ValueError(f"{type(model).__name__}: torch.export cannot follow it: {_first_line(error)}") from error
+        raise ValueError(f"{type(model).__name__}: torch.export cannot trace it: {_first_line(error)}") from error
     program.example_inputs = None
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
@@ -124,7 +124,7 @@ def onnx_runner(path: str | os.PathLike[str]) -> Callable[[Tensor], Tensor]:
         path: the file.
 
     Raises:
-        ValueError: it is no ONNX file, or none that onnxruntime can run.
+        ValueError: it is not an ONNX file, or onnxruntime cannot run it.
 
     >>> onnx_runner("README.md")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -136,7 +136,7 @@ def onnx_runner(path: str | os.PathLike[str]) -> Callable[[Tensor], Tensor]:
     options.intra_op_num_threads = options.inter_op_num_threads = torch.get_num_threads()
     try:
         session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its own errors have no class in common
+    except Exception as error:  # the errors of onnxruntime have no common class
         raise ValueError(f"{path}: onnxruntime cannot run it: {_first_line(error)}") from error
     name = session.get_inputs()[0].name
     return lambda inputs: torch.from_numpy(session.run(None, {name: inputs.numpy()})[0])
@@ -144,7 +144,7 @@ def onnx_runner(path: str | os.PathLike[str]) -> Callable[[Tensor], Tensor]:
 
 @torch.no_grad()
 def _checked(file: Path, model: nn.Module, inputs: Tensor) -> float:
-    """How far the outputs of a file are from the network's."""
+    """The difference of a file's outputs from the network's."""
     wanted: Any = model(inputs)
     if not isinstance(wanted, Tensor):
         raise ValueError(f"{type(model).__name__}: wanted a network with one tensor as its output, got {wanted!r:.60}")
@@ -160,7 +160,7 @@ def _checked(file: Path, model: nn.Module, inputs: Tensor) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch says about its own code, and about packages that are not there."""
+    """Silence torch's warnings about its own code and about packages that are not installed."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

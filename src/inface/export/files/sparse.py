@@ -1,4 +1,4 @@
-"""Weights in few bytes: a safetensors file in which a sparse tensor is its non-zero values and where they are."""
+"""Sparse weights in a safetensors file: a sparse tensor is stored as its non-zero values and their positions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .network import unused
 __all__ = ["load_network", "load_sparse", "save_dense", "save_sparse"]
 
 FORMAT = "1"
-FACTOR = 1000  # bytes of all tensors once they are dense, for each byte of the file
-SMALL = 1 << 26  # and what they may take in any case
+FACTOR = 1000  # default limit of the dense tensors, in bytes per byte of the file
+SMALL = 1 << 26  # bytes that are always allowed
 LARGEST = 1 << 63
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -39,24 +39,24 @@ def save_sparse(
     values: Values = "exact",
     architecture: bool = True,
 ) -> int:
-    """Write weights into a safetensors file, every tensor in the fewest bytes; returns how many the file has.
+    """Write weights to a safetensors file, each tensor in the fewest bytes; return the size of the file.
 
-    A tensor is written as it is, or as its non-zero values and their positions: a bit for every entry, or the gaps between
-    the non-zeros in bytes or pairs of bytes, whichever is smallest. Values that float16 holds exactly are written so. A
-    tensor that has two names is written once.
+    A tensor is stored dense, or as its non-zero values and their positions: one bit per entry, or the gaps between the
+    non-zeros in one or two bytes, whichever is smallest. Values that float16 holds exactly are stored as float16. A
+    tensor with two names is stored once.
 
     Args:
         model: a network, or its state dict.
-        path: the file; it is written beside it first and then put in its place.
-        values: ``"exact"``: every number comes back as it was, but ``-0.0`` may come back as ``0.0``. ``"float16"`` rounds
-            floating-point values to it: half the bytes. A tensor with a number that would become infinite (above 65504),
-            or without one above 6e-5, is not rounded; a number below 6e-8 beside larger ones becomes that, not 0.
-        architecture: whether the file says how the network is built, so that :func:`load_network` needs no Python class.
-            A state dict has no architecture.
+        path: the file; it is written atomically.
+        values: ``"exact"`` keeps every number, except that ``-0.0`` may become ``0.0``. ``"float16"`` rounds
+            floating-point values: half the bytes. A tensor with a number that would become infinite (above 65504), or
+            with none above 6e-5, is not rounded. A non-zero below 6e-8 beside larger ones becomes 6e-8, not 0.
+        architecture: whether to store the architecture, so that :func:`load_network` needs no Python class. A state
+            dict has no architecture.
 
     Raises:
-        TypeError: ``model`` is neither.
-        ValueError: a tensor cannot be written, or the network has no architecture that can be told.
+        TypeError: ``model`` is neither a network nor a state dict.
+        ValueError: a tensor cannot be written, or the architecture cannot be described.
         OSError: the file cannot be written.
 
     >>> import tempfile
@@ -90,18 +90,18 @@ def save_sparse(
 
 
 def save_dense(model: nn.Module, path: str | os.PathLike[str]) -> int:
-    """Write a network as an ordinary safetensors file that also says how it is built; returns how many bytes it has.
+    """Write a network to an ordinary safetensors file with its architecture; return the size of the file.
 
-    Every reader of safetensors gives its tensors, those that ``forward`` does not use too; :func:`load_network` gives the
-    network.
+    Every safetensors reader can read its tensors, including those that ``forward`` does not use. :func:`load_network`
+    reads the network.
 
     Args:
         model: the network.
-        path: the file; it is written beside it first and then put in its place.
+        path: the file; it is written atomically.
 
     Raises:
-        TypeError: it is no network.
-        ValueError: it has no architecture that can be told.
+        TypeError: ``model`` is not a network.
+        ValueError: the architecture cannot be described.
         OSError: the file cannot be written.
 
     >>> import tempfile
@@ -116,18 +116,18 @@ def save_dense(model: nn.Module, path: str | os.PathLike[str]) -> int:
 
 
 def load_sparse(path: str | os.PathLike[str], *, limit: int | None = None) -> dict[str, Tensor]:
-    """The state dict in a file that :func:`save_sparse` wrote, dense again; names of one tensor have one tensor again.
+    """Read a file written by :func:`save_sparse`: a dense state dict, in which shared tensors are shared again.
 
-    Reading takes memory for the tensors, at most half as much again, and at most 100 times the size of the file.
+    Reading takes the memory of the tensors, at most half of that more, and at most 100 times the size of the file.
 
     Args:
         path: the file.
-        limit: bytes that its tensors may take once they are dense, because a small file can claim to be a large network.
+        limit: the largest number of bytes of the dense tensors, because a small file can claim to be a large network.
             By default 1000 times the size of the file, and at least 64 MiB: enough for networks that keep one weight in
             a thousand, and for small ones that keep none.
 
     Raises:
-        ValueError: the file is damaged, is something else, or would take more than ``limit``; nothing in it is executed.
+        ValueError: the file is damaged, not such a file, or exceeds ``limit``. Nothing in it is executed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -139,22 +139,22 @@ def load_sparse(path: str | os.PathLike[str], *, limit: int | None = None) -> di
     """
     contents = _read(Path(path), limit)
     if not contents.sparse:
-        raise ValueError(f"{path}: is not a file of save_sparse; safetensors.torch.load_file gives its tensors")
+        raise ValueError(f"{path}: is not a file of save_sparse; safetensors.torch.load_file reads its tensors")
     return contents.state
 
 
 def load_network(path: str | os.PathLike[str], *, limit: int | None = None, work: int | None = None) -> Network:
-    """The network in a file of :func:`save_sparse` or :func:`save_dense`, evaluated; its Python class is not needed.
+    """Load a network from a file of :func:`save_sparse` or :func:`save_dense`, in eval mode, without its Python class.
 
-    Tensors of the file that the network's ``forward`` does not use are left out.
+    Tensors that the network's ``forward`` does not use are left out.
 
     Args:
         path: the file.
         limit: as in :func:`load_sparse`.
-        work: as in :class:`Network`; the values are those in the file, of a sparse tensor those that are not zero.
+        work: as in :class:`Network`; the values are those stored in the file.
 
     Raises:
-        ValueError: the file is damaged, is something else, or has no architecture; nothing in it is executed.
+        ValueError: the file is damaged, not such a file, or has no architecture. Nothing in it is executed.
 
     >>> import tempfile
     >>> model = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
@@ -166,7 +166,7 @@ def load_network(path: str | os.PathLike[str], *, limit: int | None = None, work
     """
     state, architecture, _, values = _read(Path(path), limit)
     if architecture is None:
-        raise ValueError(f"{path}: has no architecture; load_sparse gives its tensors")
+        raise ValueError(f"{path}: has no architecture; load_sparse reads its tensors")
     try:
         network = Network(architecture, work=work, values=values)
         return _filled(network, state, architecture.get("unused", [])).eval()
@@ -175,10 +175,10 @@ def load_network(path: str | os.PathLike[str], *, limit: int | None = None, work
 
 
 def _filled(network: Network, state: Mapping[str, Tensor], left: list[str]) -> Network:
-    """The network with the tensors of a state dict but those that are left; parameters that were one are one again."""
+    """The network with the tensors of a state dict, except for those left out; shared ones are shared again."""
     more = set(unused(network, state))
     if more != set(left):
-        raise ValueError(f"tensors that nothing tells of: {', '.join(sorted(more ^ set(left)))}")
+        raise ValueError(f"tensors that the architecture does not name: {', '.join(sorted(more ^ set(left)))}")
     network.load_state_dict({name: tensor for name, tensor in state.items() if name not in more}, assign=True)
     firsts: dict[int, nn.Parameter] = {}
     for name, parameter in list(network.named_parameters()):
@@ -190,16 +190,16 @@ def _filled(network: Network, state: Mapping[str, Tensor], left: list[str]) -> N
 
 
 def _state(model: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The tensors of a network or a state dict by name, or an error that names what is none."""
+    """The tensors of a network or a state dict by name; an error names an entry that is not a tensor."""
     if not isinstance(model, nn.Module | Mapping):
         raise TypeError(f"model: wanted a network or a state dict, got a {type(model).__name__}")
     state = model.state_dict() if isinstance(model, nn.Module) else model
     for name, tensor in state.items():
         if not isinstance(name, str):
-            raise ValueError(f"{name!r}: is the name of a tensor, wanted a string")
+            raise ValueError(f"{name!r}: wanted a string as the name of a tensor, got a {type(name).__name__}")
         if not isinstance(tensor, Tensor):
             extra = " (extra state of a module)" if name.endswith("_extra_state") else ""
-            raise ValueError(f"{name}: is of the type {type(tensor).__name__}{extra}, wanted a tensor")
+            raise ValueError(f"{name}: has the type {type(tensor).__name__}{extra}, wanted a tensor")
         if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer) or tensor.is_meta:
             raise ValueError(f"{name}: has no values yet, wanted a network that has run or has been loaded")
         kind = str(tensor.dtype).removeprefix("torch.")
@@ -211,14 +211,14 @@ def _state(model: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 
 def _place(name: str, tensor: Tensor) -> Any:
-    """The same for two names of one tensor."""
+    """A key that is equal for two names of one tensor."""
     if not tensor.numel():
         return name
     return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
 
 
 def _write(target: Path, parts: dict[str, Tensor], metadata: dict[str, str]) -> int:
-    """Write a file beside its place, then put it there."""
+    """Write a file atomically."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -233,7 +233,7 @@ def _write(target: Path, parts: dict[str, Tensor], metadata: dict[str, str]) -> 
 
 
 def _packed(tensor: Tensor, values: Values) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What the file says of a tensor, and the parts that it is stored as."""
+    """The description of a tensor in the file, and the parts that it is stored as."""
     flat = tensor.detach().cpu().contiguous().flatten()
     flat = flat.view(torch.uint8) if flat.dtype == torch.bool else flat
     flat = _narrow(flat, values)
@@ -246,14 +246,14 @@ def _packed(tensor: Tensor, values: Values) -> tuple[dict[str, Any], dict[str, T
 
 
 def _narrow(flat: Tensor, values: Values) -> Tensor:
-    """The values as float16: if nothing is lost, or if they are to be and the tensor is in its range."""
+    """The values as float16, if that is exact, or if rounding is wanted and the tensor is in its range."""
     if not flat.is_floating_point() or flat.dtype == torch.bfloat16:
         return flat.clone()  # safetensors refuses tensors that share memory
     narrow = flat.to(torch.float16, copy=True)
     if torch.equal(narrow.to(flat.dtype), flat):
         return narrow
     largest = flat[flat.isfinite()].abs().amax() if flat.isfinite().any() else flat.new_zeros(())
-    # From the smallest normal number on, a tiny value loses about as much as the largest one does.
+    # Above the smallest normal number, small values are rounded about as well as large ones.
     if values == "exact" or largest < 2**-14 or not torch.equal(narrow.isinf(), flat.isinf()):
         return flat.clone()
     smallest = torch.full_like(narrow, 2**-24).copysign(narrow)
@@ -261,13 +261,13 @@ def _narrow(flat: Tensor, values: Values) -> Tensor:
 
 
 class _Contents(NamedTuple):
-    """What is in a file.
+    """The contents of a file.
 
     Attributes:
         state: its tensors.
-        architecture: how the network is built, None if it does not say.
+        architecture: the architecture of the network; None if the file has none.
         sparse: whether it is a file of :func:`save_sparse`.
-        values: how many numbers it holds; of a sparse tensor, those that are not zero.
+        values: the number of stored values.
     """
 
     state: dict[str, Tensor]
@@ -277,7 +277,7 @@ class _Contents(NamedTuple):
 
 
 def _read(path: Path, limit: int | None) -> _Contents:
-    """The contents of a file, checked before anything is allocated for them."""
+    """Read a file; its header is checked before memory is allocated."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -294,7 +294,7 @@ def _read(path: Path, limit: int | None) -> _Contents:
     metadata = header.get("__metadata__") or {}
     version = metadata.get("inface.sparse")
     if version not in (None, FORMAT):
-        raise ValueError(f"{path}: is of the format {version!r}, wanted {FORMAT}")
+        raise ValueError(f"{path}: has the format {version!r}, wanted {FORMAT}")
     values = sum(tensor.numel() for name, tensor in stored.items() if not name.startswith("positions:"))
     try:
         architecture = _parsed(metadata["architecture"]) if "architecture" in metadata else None
@@ -309,7 +309,7 @@ def _read(path: Path, limit: int | None) -> _Contents:
         why = f"{FACTOR:,} times the file, or 64 MiB" if limit is None else "limit"
         raise ValueError(
             f"{path}: its tensors would take {needed:,} bytes, wanted at most {allowed:,} ({why}); "
-            f"limit={needed} allows so many"
+            f"limit={needed} allows them"
         )
     try:
         state = {name: _unpacked(each, stored, name) for name, each in told.items() if "same" not in each}
@@ -320,7 +320,7 @@ def _read(path: Path, limit: int | None) -> _Contents:
 
 
 def _parsed(text: str | bytes) -> Any:
-    """What a JSON text says; an error if it says something of one name twice."""
+    """Parse JSON; a repeated name is an error."""
     return json.loads(text, object_pairs_hook=_object)
 
 
@@ -333,7 +333,7 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _needed(told: Any) -> int:
-    """How many bytes tensors take once they are dense; an error if that cannot be."""
+    """The bytes of the dense tensors; an error if their description is wrong."""
     if not isinstance(told, dict):
         raise ValueError(f"tensors: wanted an object, got {type(told).__name__}")
     total = 0

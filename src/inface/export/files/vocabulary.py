@@ -1,4 +1,4 @@
-"""What an architecture may name: layers, and operations between them. Anything else is refused."""
+"""The layers and operations that an architecture may name. Anything else is an error."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ __all__ = ["BINARY", "DROPOUTS", "KNOWN", "LAYERS", "OPERATIONS", "VIEWS", "VIEW
 
 
 def arguments(kind: str) -> tuple[str, ...]:
-    """The arguments of a layer that an architecture tells.
-
-    Not where its tensors are, of which dtype, and whether it writes into its input.
+    """The arguments of a layer in an architecture: all except device, dtype and ``inplace``.
 
     >>> arguments("Hardtanh")
     ('min_val', 'max_val')
@@ -29,7 +27,7 @@ def arguments(kind: str) -> tuple[str, ...]:
 
 
 def _each(names: str, *homes: Any) -> dict[str, Any]:
-    """The functions or classes of these names, each from the first home that has it."""
+    """The functions or classes of these names, each from the first module that has it."""
     found: dict[str, Any] = {}
     for name in names.split():
         found[name] = next(getattr(home, name) for home in homes if hasattr(home, name))
@@ -42,7 +40,7 @@ def _in_dimensions(names: str, *homes: Any) -> dict[str, Any]:
 
 
 def _methods(names: str) -> dict[str, Callable[..., Any]]:
-    """Methods of a tensor as functions, which torch.fx can follow too."""
+    """Methods of a tensor as functions that torch.fx can trace."""
 
     def function(name: str) -> Callable[..., Any]:
         return lambda tensor, *args, **kwargs: getattr(tensor, name)(*args, **kwargs)
@@ -65,14 +63,14 @@ LAYERS: dict[str, type[nn.Module]] = {
     **_each("Upsample Flatten Identity", nn),
     "Select": Select,
 }
-# Layers whose result may be their input in another form, in the same memory.
+# Layers whose result may be a view of their input.
 VIEW_LAYERS = (nn.Flatten, nn.Identity, *DROPOUT_LAYERS.values())
 
 UNARY = (
     "relu relu6 leaky_relu elu selu celu gelu silu mish sigmoid tanh softplus softsign hardtanh hardswish hardsigmoid "
     "logsigmoid tanhshrink hardshrink softshrink threshold exp log log1p expm1 square sqrt rsqrt erf sin cos clamp"
 )
-# Of two operands, tensors or numbers.
+# Operations on two operands, tensors or numbers.
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     **_each("add sub mul pow floordiv matmul", operator),
     "div": operator.truediv,
@@ -92,13 +90,13 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     **_methods(f"reshape view permute transpose squeeze unsqueeze contiguous clone detach chunk split dim {TYPES}"),
     "shape": _methods("size")["size"],
 }
-# Other names of them.
+# Aliases.
 ALIASES = {"concat": "cat", "size": "shape", "true_divide": "div", "truediv": "div"}
 OPERATORS = (*BINARY, "neg", "abs")
 
 
 def _known() -> dict[Any, tuple[str, bool]]:
-    """Functions, and names of methods of a tensor: which operation it is, and whether it works in place."""
+    """The operation of each function and tensor method, and whether it works in place."""
     found: dict[Any, tuple[str, bool]] = {operator.getitem: ("getitem", False)}
     for called, name in {**{name: name for name in OPERATIONS}, **ALIASES}.items():
         homes = (torch, functional, *((operator,) if name in OPERATORS else ()))
@@ -110,12 +108,12 @@ def _known() -> dict[Any, tuple[str, bool]]:
             found |= {getattr(home, place): (name, True) for home, place in places if hasattr(home, place)}
             if hasattr(Tensor, f"{called}_"):
                 found[f"{called}_"] = (name, True)
-    del found[torch.adaptive_max_pool1d]  # the only one that gives something else than its namesake: indices too
+    del found[torch.adaptive_max_pool1d]  # unlike its namesake in functional, it also returns indices
     return found
 
 
 KNOWN = _known()
-# Dropout by function: in which place it is told whether it drops, and by what name.
+# Dropout functions: the position and the name of the argument that turns dropout on.
 DROPOUTS: dict[Any, tuple[int, str]] = {
     **dict.fromkeys(_in_dimensions("dropout", functional).values(), (2, "training")),
     **dict.fromkeys(_each("dropout alpha_dropout feature_alpha_dropout", functional).values(), (2, "training")),

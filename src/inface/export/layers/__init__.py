@@ -1,1 +1,1 @@
-"""Layers that compute with their zeros left out."""
+"""Sparse and low-rank layers, which skip zeros."""

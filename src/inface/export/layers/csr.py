@@ -1,15 +1,15 @@
 """The product of a batch and a matrix in CSR form, compiled by Numba for one thread.
 
-One sample: every row of the matrix is a dot product with the entries of the sample that it names. Many samples: they are
-turned over in tiles, so that the entries of one feature lie side by side; every non-zero then adds a multiple of one such
-vector to another one, which stays in registers for a whole row of the matrix, and the results are turned back.
+For one sample, every row of the matrix is a sparse dot product. Many samples are transposed in tiles, so that the
+values of one feature are contiguous. Every non-zero then adds a multiple of one such vector to the result of its row,
+which stays in registers. The results are transposed back.
 
-LLVM finds neither form by itself, so the two innermost loops and the turning of an 8 by 8 block are written with its
-vectors. It cuts them to what the processor has. Nothing here is compiled before it is called, and compiled code is cached
-on disk.
+LLVM does not vectorise these loops by itself. So the two innermost loops and the transpose of an 8 by 8 block are
+written with LLVM's vector types, which it splits to the width of the processor. Code is compiled on first use and
+cached on disk.
 """
 
-# Numba finds the types of its functions when it compiles them.
+# Numba infers the types of its functions when it compiles them.
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, ANN202
 from __future__ import annotations
@@ -25,9 +25,9 @@ from inface.kernels.rows import compiled, pointer
 
 __all__ = ["multiply_float32_int16", "multiply_float32_int32", "multiply_float64_int16", "multiply_float64_int32"]
 
-LANES = 4  # of a dot product: more wait longer for their entries than they gain
-BLOCK = 16  # rows of results that are turned back together: a cache line of float32
-SINGLE = 2  # so many samples, or fewer, one by one
+LANES = 4  # of a dot product; with more, waiting for the entries costs more than it gains
+BLOCK = 16  # rows of results that are transposed back together: a cache line of float32
+SINGLE = 2  # up to this many samples are computed one by one
 
 INDEX, PLACE = ir.IntType(64), ir.IntType(32)
 CONTRACT, SUM = ("contract",), ("reassoc", "contract", "nsz")
@@ -38,7 +38,7 @@ def vector(real, width):
 
 
 def load(builder, at, width, size):
-    """So many numbers of ``size`` bytes from an address, which need not be aligned to more than one of them."""
+    """A vector of numbers of ``size`` bytes at an address; it need only be aligned to one number."""
     return builder.load(builder.bitcast(at, vector(at.type.pointee, width).as_pointer()), align=size)
 
 
@@ -57,7 +57,7 @@ def fma(builder, a, b, c):
 
 
 def memory(context, builder, signature, arguments, n):
-    """Where an array begins, and how many bytes one of its numbers has."""
+    """The address of an array, and the bytes per number."""
     kind = signature.args[n]
     return context.make_array(kind)(context, builder, arguments[n]).data, kind.dtype.bitwidth // 8
 
@@ -102,7 +102,7 @@ def dot(typing_context, values, columns, first, last, x, at):  # noqa: ARG001 - 
 
 @intrinsic
 def turn(typing_context, source, start, stride, target, goal, step):  # noqa: ARG001 - Numba's interface
-    """The transpose of the 8 by 8 block at ``source[start]``, rows ``stride`` apart, to ``target[goal]``, ``step`` apart."""
+    """Transpose the 8 by 8 block at ``source[start]`` (row stride ``stride``) to ``target[goal]`` (``step``)."""
 
     def codegen(context, builder, signature, arguments):
         src, size = memory(context, builder, signature, arguments, 0)
@@ -131,7 +131,7 @@ def turn(typing_context, source, start, stride, target, goal, step):  # noqa: AR
 
 @compiled()
 def turn_over(x, start, inputs, width, turned):
-    """Samples ``start`` to ``start + width``, feature by feature."""
+    """Transpose samples ``start`` to ``start + width`` to the order of features."""
     for j in range(0, inputs - 7, 8):
         for s in range(0, width, 8):
             turn(x, (start + s) * inputs + j, inputs, turned, j * width + s, width)
@@ -142,7 +142,7 @@ def turn_over(x, start, inputs, width, turned):
 
 @compiled()
 def turn_back(block, count, width, y, start, outputs):
-    """``count`` results of every sample to the samples, whose first one begins at ``y[start]``."""
+    """Transpose ``count`` results of every sample back; the first sample begins at ``y[start]``."""
     whole = count - count % 8
     for s in range(0, width, 8):
         for k in range(0, whole, 8):
@@ -153,7 +153,7 @@ def turn_back(block, count, width, y, start, outputs):
 
 
 def tile_of(width):
-    """The product for so many samples, which are turned over together."""
+    """The product for ``width`` samples, which are transposed together."""
 
     @intrinsic
     def accumulate(typing_context, values, columns, first, last, x, bias, y, at):  # noqa: ARG001 - Numba's interface
@@ -202,7 +202,7 @@ def singly(x, y, batch, values, columns, rows, bias, inputs, outputs):
 
 @compiled()
 def tiled(x, y, batch, values, columns, rows, bias, inputs, outputs):
-    """Eight samples or more, in tiles of one width; the last one overlaps the one before it rather than be narrower."""
+    """Eight samples or more, in tiles of one width; the last tile may overlap the one before it."""
     width = 32 if batch >= 32 else 16 if batch >= 16 else 8
     turned = np.empty(inputs * width, values.dtype)
     block = np.empty(BLOCK * width, values.dtype)
@@ -218,7 +218,7 @@ def tiled(x, y, batch, values, columns, rows, bias, inputs, outputs):
 
 @compiled()
 def padded(x, y, batch, values, columns, rows, bias, inputs, outputs):
-    """Fewer than eight samples, and zeros up to there."""
+    """Fewer than eight samples, padded with zeros."""
     eight_x, eight_y = np.zeros(8 * inputs, values.dtype), np.empty(8 * outputs, values.dtype)
     for k in range(batch * inputs):
         eight_x[k] = x[k]

@@ -10,7 +10,7 @@ __all__ = ["factored"]
 
 
 def factored(model: nn.Module) -> nn.Module:
-    """A copy of the network, its low-rank layers as two thin ones where these take fewer bytes than its non-zeros do.
+    """A copy of the network in which low-rank layers are two thin ones, if that takes fewer bytes than the non-zeros.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(20, 30, bias=False))

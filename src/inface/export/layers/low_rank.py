@@ -1,4 +1,4 @@
-"""Low-rank layers, which NuclearBall trains, as two thin ones."""
+"""Split a low-rank layer, as trained in a NuclearBall, into two thin layers."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from torch import Tensor, nn
 
 __all__ = ["factors", "thin_layers"]
 
-# What two factors may leave out, in eps of the dtype and relative to the whole matrix: about what one product rounds off.
+# The allowed error of two factors, in eps of the dtype relative to the whole matrix: about the rounding of a product.
 ULPS = 16
 
-# Pivots that are smaller than this, relative to the largest one, may be zeros with rounding on top.
+# Pivots smaller than this, relative to the largest one, may be zeros plus rounding.
 PIVOT = 1e-5
 
-WIDTH = 16  # of the first sketch
-SPARE = 8  # further directions of a sketch, so that none of the matrix's own is met badly
+WIDTH = 16  # columns of the first sketch
+SPARE = 8  # additional columns of a sketch, for accuracy (oversampling)
 
 
 def thin_layers(linear: nn.Linear, below: int | None = None) -> nn.Sequential | None:
-    """The layer as two thin ones with the same outputs to rounding, None where that takes as many numbers or more.
+    """Two thin layers with the same outputs up to rounding; None if they would not be smaller.
 
     Args:
-        linear: the layer, which is not changed.
-        below: the numbers that the two weights must have fewer of; by default those of the layer's own weight.
+        linear: the layer; it is not changed.
+        below: the two weights must have fewer numbers than this; by default than the layer's own weight.
 
     >>> import torch
     >>> linear = torch.nn.Linear(20, 30)
@@ -54,11 +54,10 @@ def thin_layers(linear: nn.Linear, below: int | None = None) -> nn.Sequential | 
 
 
 def factors(weight: Tensor, below: int) -> tuple[Tensor, Tensor] | None:
-    """``(a, b)`` with fewer than ``below`` numbers and ``a b = weight`` to rounding, None if there are none.
+    """``(a, b)`` with fewer than ``below`` numbers and ``a b = weight`` up to rounding; None if there are none.
 
-    The range of the matrix is found by a random sketch whose width doubles until what it leaves out is rounding, and its
-    rank by the singular values there. A matrix with a regular block that is too large for the rank asked for is given up
-    at once.
+    A random sketch finds the range of the matrix; its width doubles until the error is only rounding. The singular
+    values of the sketch give the rank. A matrix with a regular block larger than the wanted rank is rejected at once.
 
     >>> import torch
     >>> a, b = factors(torch.ones(5, 4), below=20)
@@ -81,7 +80,7 @@ def factors(weight: Tensor, below: int) -> tuple[Tensor, Tensor] | None:
             return None
         width = min(2 * width, limit)
     u, s, vh = torch.linalg.svd(core, full_matrices=False)
-    # The root of the sum of the squares that are left out, were one to stop at each rank.
+    # The Frobenius error of stopping at each rank.
     beyond = s.square().flip(0).cumsum(0).flip(0).sqrt()
     rank = int((beyond > tol / 2).sum())
     if rank > limit:

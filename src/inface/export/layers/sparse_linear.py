@@ -1,4 +1,4 @@
-"""A Linear layer that keeps its non-zeros alone, in CSR form, with a fast CPU kernel behind it."""
+"""A Linear layer that stores only its non-zeros, in CSR form, with a fast CPU kernel."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from inface.kernels import _pool
+from inface.kernels import thread_pool
 
 __all__ = ["SparseLinear"]
 
-# Columns in two bytes where they fit: a third less to read per non-zero of float32.
+# Column indices have two bytes if they fit: a quarter less to read per non-zero of float32.
 NARROW = 1 << 15
 
-# Below this many products a second thread costs more than it gives.
+# Below this many products a second thread costs more than it gains.
 LARGE = 1 << 21
 
 
 class SparseLinear(nn.Module):
-    """``y = x W^T + b`` with the non-zeros of ``W`` alone: row after row, each with its column.
+    """``y = x W^T + b``, where only the non-zeros of ``W`` are stored, in CSR form.
 
-    It takes what :class:`torch.nn.Linear` takes: any number of batch dimensions, empty ones, any strides. On the CPU in
-    float32 and float64 a compiled kernel does the work; elsewhere, in other dtypes and inside ``torch.func``'s transforms
-    the dense matrix is made anew for every call, which is right and slow. The layer follows ``torch.set_num_threads``.
+    It accepts the same inputs as :class:`torch.nn.Linear`: any number of batch dimensions, empty ones, any strides. On
+    the CPU, float32 and float64 use a compiled kernel. Other devices and dtypes, and ``torch.func`` transforms, build
+    the dense matrix in every call, which is correct but slow. The layer follows ``torch.set_num_threads``.
 
-    A zero weight does not look at its input. Where a weight is not zero, NaN and infinities in the input spread as in a
-    dense layer; where it is zero, a dense layer makes NaN of them (``0 * inf``) and this one makes 0.
+    A zero weight ignores its input. If the input has a NaN or an infinity there, a dense layer returns NaN
+    (``0 * inf``), this layer does not.
 
-    It is made for inference. Gradients are right, of any order, for the input, the non-zeros and the bias, and cost what
-    a dense layer's cost; zeros stay zeros. ``weight`` is the dense matrix, made when it is asked for. ``state_dict``
-    has ``values``, ``columns``, ``rows`` and ``bias``; loading takes any number of non-zeros, and refuses what is no CSR
-    matrix of this layer's size. So does the first call after indices came in another way (``to_empty``, by hand).
+    It is made for inference. Gradients of any order are supported, for the input, the non-zeros and the bias, at the
+    cost of a dense layer; zeros stay zero. ``weight`` builds the dense matrix. ``state_dict`` has ``values``,
+    ``columns``, ``rows`` and ``bias``. Loading accepts any number of non-zeros, and raises an error unless they form a
+    CSR matrix of this layer's size. The first call after other changes of the indices checks the same.
 
     Args:
         in_features: as in :class:`torch.nn.Linear`.
         out_features: as in :class:`torch.nn.Linear`.
         bias: as in :class:`torch.nn.Linear`.
-        device: where the parameters live.
-        dtype: of the values and the bias.
+        device: the device of the parameters.
+        dtype: the dtype of the values and the bias.
 
-    A layer so made is all zero, and waits for ``load_state_dict``; :meth:`from_linear` is the usual way.
+    A new layer is all zero until ``load_state_dict``. The usual way to make one is :meth:`from_linear`.
 
     >>> import torch
     >>> linear = torch.nn.Linear(3, 2, bias=False)
@@ -91,10 +91,10 @@ class SparseLinear(nn.Module):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear) -> SparseLinear:
-        """The same layer with its non-zeros alone; the given one is not changed.
+        """The sparse form of a layer; the given layer is not changed.
 
         Raises:
-            ValueError: it is no :class:`torch.nn.Linear`, or has 2^31 non-zeros or more.
+            ValueError: it is not a :class:`torch.nn.Linear`, or has 2^31 non-zeros or more.
 
         >>> linear = nn.Linear(3, 2)
         >>> _ = linear.weight.data.copy_(torch.tensor([[0.0, 2.0, 0.0], [4.0, 0.0, 5.0]]))
@@ -106,7 +106,7 @@ class SparseLinear(nn.Module):
             raise ValueError(f"SparseLinear: from_linear takes a torch.nn.Linear, got {_named(linear)}")
         weight = linear.weight.detach()
         if weight.count_nonzero() >= 2**31:
-            raise ValueError(f"SparseLinear: at most 2^31 - 1 non-zeros, got {int(weight.count_nonzero())}")
+            raise ValueError(f"SparseLinear: wanted at most 2^31 - 1 non-zeros, got {int(weight.count_nonzero())}")
         layer = cls(weight.shape[1], weight.shape[0], linear.bias is not None, device=weight.device, dtype=weight.dtype)
         used = weight != 0
         layer.values = nn.Parameter(weight[used], requires_grad=linear.weight.requires_grad)
@@ -118,7 +118,7 @@ class SparseLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The dense matrix, made anew each time.
+        """The dense matrix, built on each access.
 
         >>> SparseLinear(2, 1).weight
         tensor([[0., 0.]], grad_fn=<IndexPutBackward0>)
@@ -127,7 +127,7 @@ class SparseLinear(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         x = input
-        # What nn.Module finds by itself costs as much as the kernel for a small layer.
+        # Attribute lookups of nn.Module cost as much as the kernel for a small layer.
         parameters: dict[str, Any] = self._parameters
         buffers: dict[str, Any] = self._buffers
         values, columns, rows, bias = parameters["values"], buffers["columns"], buffers["rows"], parameters["bias"]
@@ -162,7 +162,7 @@ class SparseLinear(nn.Module):
         if wrong:
             messages[-1].append(f'"{prefix[:-1]}": {wrong}')
             return
-        # The tensors to come may be others than those here, in number and in dtype.
+        # The loaded tensors may differ in length and dtype.
         for name, tensor in (("columns", columns), ("rows", rows)):
             if prefix + name in state_dict:
                 state_dict[prefix + name] = tensor.to(own[name].dtype).contiguous()
@@ -184,7 +184,7 @@ def _check(x: Tensor, values: Tensor, inputs: int) -> None:
 
 
 def _what_is_wrong(values: Any, columns: Any, rows: Any, inputs: int, outputs: int) -> str | None:
-    """Why these are not the values, columns and row pointers of a matrix of this size."""
+    """The reason why these are not the values, columns and row pointers of a matrix of this size; None if they are."""
     for name, tensor in {"values": values, "columns": columns, "rows": rows}.items():
         if not isinstance(tensor, Tensor) or tensor.ndim != 1:
             return f"{name} must be a tensor of one dimension, got {getattr(tensor, 'shape', type(tensor).__name__)}"
@@ -197,7 +197,7 @@ def _what_is_wrong(values: Any, columns: Any, rows: Any, inputs: int, outputs: i
     elif len(columns) != count:
         wrong = f"columns must be as many as values, got {len(columns)} and {count}"
     elif not (rows.is_meta or columns.is_meta):
-        # The kernel believes what it is given: a column out of range would be read from somebody else's memory.
+        # The kernel does not check: a column out of range would read foreign memory.
         if int(rows[0]) != 0 or int(rows[-1]) != count or bool((rows[1:] < rows[:-1]).any()):
             wrong = f"rows must grow from 0 to {count}"
         elif count and not 0 <= int(columns.min()) <= int(columns.max()) < inputs:
@@ -205,12 +205,12 @@ def _what_is_wrong(values: Any, columns: Any, rows: Any, inputs: int, outputs: i
     return wrong
 
 
-# Indices that were checked, by the identity of their columns, for as long as they live.
+# Indices that were checked, by the identity of their columns, as long as they exist.
 _checked: dict[int, tuple[Any, ...]] = {}
 
 
 def _trust(values: Tensor, columns: Tensor, rows: Tensor, inputs: int) -> None:
-    """Raise an error unless these are a matrix; they are looked at once, until they are replaced or written to."""
+    """Raise an error unless these form a matrix; checked once, and again after they are replaced or written to."""
     known = _checked.get(id(columns))
     if (
         known is not None
@@ -224,7 +224,7 @@ def _trust(values: Tensor, columns: Tensor, rows: Tensor, inputs: int) -> None:
         return
     wrong = _what_is_wrong(values, columns, rows, inputs, rows.shape[0] - 1)
     if wrong:
-        raise ValueError(f"SparseLinear: {wrong} (after to_empty they are what was in memory: load_state_dict first)")
+        raise ValueError(f"SparseLinear: {wrong} (after to_empty they are uninitialised: load_state_dict first)")
     held = (weakref.ref(columns, functools.partial(_forget, id(columns))), weakref.ref(rows))
     writes = (None if each.is_inference() else each._version for each in (columns, rows))  # noqa: SLF001
     _checked[id(columns)] = (*held, inputs, len(values), *writes)
@@ -238,7 +238,7 @@ def _forget(key: int, _: Any) -> None:
 
 
 def _multiply(x: Tensor, values: Tensor, columns: Tensor, rows: Tensor, bias: Tensor | None) -> Tensor:
-    """The product by the kernel where there is one, by the dense matrix elsewhere."""
+    """The product by the kernel if there is one, else by the dense matrix."""
     _trust(values, columns, rows, x.shape[-1])
     kernel = _kernel(values.dtype, columns.dtype) if x.is_cpu and _plain(values, columns, rows, bias) else None
     if kernel is None:
@@ -267,7 +267,7 @@ def _multiply(x: Tensor, values: Tensor, columns: Tensor, rows: Tensor, bias: Te
 
 
 def _plain(values: Tensor, columns: Tensor, rows: Tensor, bias: Tensor | None) -> bool:
-    """Whether the layer lies in memory as the kernel expects it to: it does not check again."""
+    """Whether the layer has the memory layout that the kernel expects; the kernel does not check."""
     return (
         values.is_cpu
         and values.is_contiguous()
@@ -281,7 +281,7 @@ def _plain(values: Tensor, columns: Tensor, rows: Tensor, bias: Tensor | None) -
 
 
 def _in_threads(kernel: Callable[..., None], arguments: tuple[int, ...], rows: Tensor, size: int) -> None:
-    """One sample is dealt out by rows of the matrix, as many non-zeros to each thread; many samples are by samples."""
+    """The work of each thread. One sample is split by rows with equal non-zeros; many samples are split by samples."""
     x, y, batch, values, columns, pointers, bias, inputs, outputs = arguments
     if batch == 1:
         threads = torch.get_num_threads()
@@ -298,22 +298,22 @@ def _in_threads(kernel: Callable[..., None], arguments: tuple[int, ...], rows: T
             (x + size * a * inputs, y + size * a * outputs, b - a, values, columns, pointers, bias, inputs, outputs)
             for a, b in itertools.pairwise(edges)
         ]
-    others = [_pool(os.getpid(), len(parts) - 1).submit(kernel, *part) for part in parts[1:]]
+    others = [thread_pool(os.getpid(), len(parts) - 1).submit(kernel, *part) for part in parts[1:]]
     try:
         kernel(*parts[0])
     finally:
-        wait(others)  # whatever happens, nobody may still write when the memory is let go
+        wait(others)  # also after an error: no thread may write after the memory is freed
     for other in others:
         other.result()
 
 
 @functools.cache
 def _kernel(real: torch.dtype, index: torch.dtype) -> Callable[..., None] | None:
-    """The kernel for these dtypes, compiled or from the disk cache; None, after a warning, if there is none."""
+    """The kernel for these dtypes, compiled or from the disk cache; None after a warning if it is not available."""
     if real not in (torch.float32, torch.float64) or index not in (torch.int16, torch.int32):
         return None
     try:
-        from . import csr  # Numba is imported by the first product, not by the library
+        from . import csr  # imports Numba at the first product, not with the library
 
         kernel: Any = getattr(csr, f"multiply_{real}_{index}".replace("torch.", ""))
         try:
@@ -325,7 +325,8 @@ def _kernel(real: torch.dtype, index: torch.dtype) -> Callable[..., None] | None
             kernel(0, 0, 0, 0, 0, 0, 0, 0, 0)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with a compiler, there is another way
         warnings.warn(
-            f"inface: the sparse kernel is not available, sparse layers use the dense matrix ({type(error).__name__}: {error})",
+            "inface: the sparse kernel is not available, sparse layers use the dense matrix "
+            f"({type(error).__name__}: {error})",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -343,11 +344,11 @@ def _row_of_each(values: Tensor, rows: Tensor) -> Tensor:
     return torch.repeat_interleave(each, rows.diff().long(), output_size=values.shape[0])
 
 
-# ---------------------------------------------------------------------- for autograd, and for those who look at the graph
+# ---------------------------------------------------------------------- autograd and tracing
 
 
 def _seen_by_others(x: Any) -> bool:
-    """Whether somebody traces or watches this call: they must see an operator, not memory that fills itself."""
+    """Whether this call is traced or watched by a mode; then it must be an operator, not a write to memory."""
     return (
         torch.compiler.is_compiling()
         or type(x) is not Tensor
@@ -357,8 +358,9 @@ def _seen_by_others(x: Any) -> bool:
 
 
 def _transformed() -> bool:
-    """Whether torch.func or forward-mode differentiation is at work: they take tensors apart that have no memory."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0  # noqa: SLF001 - nothing public tells
+    """Whether torch.func or forward-mode differentiation is active; their tensors have no memory of their own."""
+    transformed = torch._C._are_functorch_transforms_active()  # noqa: SLF001 - there is no public function
+    return transformed or forward_ad._current_level >= 0  # noqa: SLF001
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor | None) -> None:  # noqa: ARG001 - torch's interface
@@ -367,7 +369,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor | None) -> None:
 
 
 def _gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    """Those of the dense layer: its own operations, so that they can be differentiated again."""
+    """The gradients of the dense layer, by differentiable operations."""
     x, values, columns, rows = ctx.saved_tensors
     batch = math.prod(x.shape[:-1])
     flat_g, flat_x = g.reshape(batch, g.shape[-1]), x.reshape(batch, x.shape[-1])
@@ -383,7 +385,7 @@ def _gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 
 
 class Multiply(torch.autograd.Function):
-    """The product with its gradients; faster to call than the operator."""
+    """The product with its gradients, as an autograd function; faster to call than the operator."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
@@ -397,13 +399,19 @@ class Multiply(torch.autograd.Function):
 def csr_linear(
     x: Tensor, values: Tensor, columns: Tensor, rows: Tensor, bias: Tensor | None, in_features: int
 ) -> Tensor:
-    """The product as an operator that torch.compile, torch.export and torch.fx take as a whole."""
+    """The product as one operator for torch.compile, torch.export and torch.fx."""
     _check(x, values, in_features)
     return _multiply(x, values, columns, rows, bias)
 
 
 @csr_linear.register_fake
-def _shape_alone(x: Tensor, values: Tensor, columns: Tensor, rows: Tensor, *_: Any) -> Tensor:  # noqa: ARG001 - the operator's
+def _shape_alone(
+    x: Tensor,
+    values: Tensor,  # noqa: ARG001 - the operator's arguments
+    columns: Tensor,  # noqa: ARG001
+    rows: Tensor,
+    *_: Any,
+) -> Tensor:
     return x.new_empty((*x.shape[:-1], rows.shape[0] - 1))
 
 

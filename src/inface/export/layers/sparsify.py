@@ -1,4 +1,4 @@
-"""Faster layers: every Linear as it is, as its non-zeros alone, or as two thin ones, whichever this machine prefers."""
+"""Make a network faster: each Linear stays dense, or becomes sparse or low-rank, as measured on this machine."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ __all__ = ["LayerChoice", "layer_choices", "sparsify"]
 
 Kind = Literal["dense", "sparse", "low-rank"]
 
-# How long the forms of a layer are measured for one size of batch, about, and how often each at least.
+# About how long the forms of a layer are measured at one batch size, and how often at least.
 SECONDS = 0.02
 ROUNDS = 5
 
-# A form that is as fast as another one to so much is not slower: it may differ by more from one run to the next.
+# A form within this factor of another one is not slower: times vary by as much from run to run.
 NOISE = 0.05
 
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """What becomes of a Linear layer.
+    """The choice for one Linear layer.
 
     Attributes:
         kind: ``"dense"``: it stays; ``"sparse"``: a :class:`SparseLinear`; ``"low-rank"``: two thin Linear layers.
-        reason: why, in a few words.
-        nonzeros: its weights that are not zero.
-        total: all its weights.
-        bytes: what the weight takes in memory, for every kind that was considered.
-        seconds: what one call takes, for every size of batch and kind that was measured.
+        reason: the reason, in a few words.
+        nonzeros: the number of non-zero weights.
+        total: the number of weights.
+        bytes: the bytes of the weight in memory, for every kind considered.
+        seconds: the time of one call, for every batch size and kind measured.
 
     >>> import torch, inface
     >>> linear = torch.nn.Linear(64, 32)
@@ -63,22 +63,22 @@ def sparsify(
     above: float | None = None,
     choices: Mapping[str, LayerChoice] | None = None,
 ) -> nn.Module:
-    """A copy of the network with faster Linear layers, and the same outputs to rounding.
+    """A copy of the network with faster Linear layers, and the same outputs up to rounding.
 
-    A layer with many zeros becomes a :class:`SparseLinear` if that is smaller and, measured on this machine with the
-    threads that torch has, faster for a size of batch and not slower for any (5 % are noise). A layer of low rank becomes two thin Linear layers if
-    they are smaller than what it would be otherwise; they leave out what is rounding (16 eps of the whole matrix). All
-    else stays dense. So do layers whose parameters another module shares, subclasses of Linear, layers with hooks, layers
-    inside torch's own modules, which read their weights (``nn.TransformerEncoderLayer``), and layers that are not float32
-    or float64 on the CPU.
+    A layer with many zeros becomes a :class:`SparseLinear` if that is smaller, and if it is faster at some batch size
+    and not slower at any (within 5 %), measured on this machine with torch's number of threads. A low-rank layer
+    becomes two thin Linear layers if they are smaller than the other forms; their error is only rounding (16 eps of the
+    whole matrix). All other layers stay dense. So do layers with shared parameters, subclasses of Linear, layers with
+    hooks, layers inside torch's own modules that read their weights (``nn.TransformerEncoderLayer``), and layers that
+    are not float32 or float64 on the CPU.
 
-    What it gains for several shapes and sparsities is in ``docs/benchmarks.md``, which ``make bench`` writes.
+    ``docs/benchmarks.md``, written by ``make bench``, has the gains for several shapes and sparsities.
 
     Args:
-        model: the network, which is not changed.
-        batch: the numbers of samples that it will meet at once.
-        above: do not measure: layers are made sparse if at least this part of their weights is zero, 0 to 1.
-        choices: do not choose: do what :func:`layer_choices` has chosen.
+        model: the network; it is not changed.
+        batch: the batch sizes that matter.
+        above: do not measure; layers become sparse if at least this part of their weights is zero, from 0 to 1.
+        choices: do not choose; use these choices of :func:`layer_choices`.
 
     Raises:
         ValueError: an argument is wrong.
@@ -97,7 +97,7 @@ def sparsify(
     if choices is None:
         choices = layer_choices(model, batch=batch, above=above)
     elif not isinstance(choices, Mapping):
-        raise ValueError(f"sparsify: choices must be what layer_choices gives, got {choices!r}")
+        raise ValueError(f"sparsify: choices must be a result of layer_choices, got {choices!r}")
     modules = dict(model.named_modules())
     replaced: dict[int, nn.Module] = {}
     for name, choice in choices.items():
@@ -110,14 +110,14 @@ def sparsify(
         made = _made(layer, choice.kind)
         if made is not layer:
             replaced[id(layer)] = made
-    # A copy takes what it is told to be copied already: nothing that is replaced is copied, wherever it is held.
+    # deepcopy takes the replacements from its memo, so that replaced layers are not copied, wherever they are held.
     return copy.deepcopy(model, dict(replaced))
 
 
 def layer_choices(
     model: nn.Module, *, batch: int | Iterable[int] = (1, 64), above: float | None = None
 ) -> dict[str, LayerChoice]:
-    """What :func:`sparsify` does with every Linear layer, and why: sizes and times, measured here.
+    """The choices of :func:`sparsify` for every Linear layer, with reasons, sizes and times measured here.
 
     Args:
         model: the network.
@@ -158,7 +158,7 @@ def _sizes(batch: int | Iterable[int]) -> list[int]:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ValueError(f"batch: sizes must be integers >= 1, got {size!r}")
     if not sizes:
-        raise ValueError("batch: at least one size, got none")
+        raise ValueError("batch: wanted at least one size, got none")
     return sizes
 
 
@@ -172,7 +172,7 @@ def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
 
 
 def _kept(model: nn.Module) -> dict[nn.Module, str]:
-    """The layers that must stay as they are, and why."""
+    """The layers that must stay dense, and why."""
     shared, read = _shared(model), _read_by_torch(model)
     kept: dict[nn.Module, str] = {}
     for _, layer in _linears(model):
@@ -193,7 +193,7 @@ def _shared(model: nn.Module) -> set[int]:
 
 
 def _read_by_torch(model: nn.Module) -> dict[nn.Module, str]:
-    """Children of modules of torch that do more than hold them."""
+    """Children of torch's own modules that read the weights of their children."""
     containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
     return {
         child: type(module).__name__
@@ -204,9 +204,10 @@ def _read_by_torch(model: nn.Module) -> dict[nn.Module, str]:
 
 
 def _unusual(layer: nn.Linear) -> str | None:
-    """What keeps this layer as it is, by itself."""
+    """The reason in the layer itself why it must stay dense; None if there is none."""
     weight = layer.weight
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)  # noqa: SLF001
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    hooks = [getattr(layer, name) for name in names]
     reason = None
     if type(layer) is not nn.Linear:
         reason = f"{type(layer).__name__} is not exactly a Linear"
@@ -221,7 +222,7 @@ def _unusual(layer: nn.Linear) -> str | None:
     return reason
 
 
-# ---------------------------------------------------------------------- what a layer becomes
+# ---------------------------------------------------------------------- the form of a layer
 
 
 def _nonzeros(weight: Tensor) -> int:
@@ -229,7 +230,7 @@ def _nonzeros(weight: Tensor) -> int:
 
 
 def _bytes(layer: nn.Module) -> int:
-    """What the weights take, in whatever form."""
+    """The bytes of the weights, in any form."""
     return sum(t.nbytes for name, t in (*layer.named_parameters(), *layer.named_buffers()) if not name.endswith("bias"))
 
 
@@ -239,7 +240,7 @@ def _made(layer: nn.Linear, kind: Kind) -> nn.Module:
     if kind == "low-rank":
         thin = thin_layers(layer)
         if thin is None:
-            raise ValueError(f"sparsify: a low-rank layer was chosen, but {layer} does not have a low rank")
+            raise ValueError(f"sparsify: the choice is low-rank, but {layer} does not have a low rank")
         return thin
     return layer
 
@@ -279,7 +280,7 @@ def _choice(layer: nn.Linear, sizes: list[int], above: float | None) -> LayerCho
 
 @torch.no_grad()
 def _measure(forms: Mapping[Kind, nn.Module], layer: nn.Linear, size: int) -> dict[Kind, float]:
-    """The least time of each form for so many samples, all of them measured in turns."""
+    """The least time of each form for this batch size, measured in turns."""
     x = torch.randn(size, layer.in_features, generator=torch.Generator().manual_seed(0), dtype=layer.weight.dtype)
     best: dict[Kind, float] = dict.fromkeys(forms, float("inf"))
     for form in forms.values():
