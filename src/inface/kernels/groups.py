@@ -1,6 +1,6 @@
 """The step on blocks of groups of contiguous memory, compiled by Numba: group-l1 balls and l2 balls.
 
-The mathematics is that of :mod:`inface.sets.group_sum`, letter by letter; the loops follow :mod:`inface.kernels.rows`.
+The mathematics is that of :mod:`inface.sets.group_sum`, letter by letter; the loops follow :mod:`inface.kernels.loops`.
 A block is ``groups`` rows of ``width`` numbers, and a step reads it twice: once to reduce it to the norms of its groups,
 once to scale it.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from numba import carray, float32, float64, int32, int64
 
 # Numba's cache of this file does not see changes in that one: touch this file after them.
-from .rows import (
+from .loops import (
     AWAY,
     COLUMNS,
     GROUPS,
@@ -35,7 +35,7 @@ from .rows import (
     pointer,
     scale_by,
     top_magnitude,
-)
+)  # fmt: skip
 
 __all__ = ["groups_float32", "groups_float64"]
 
