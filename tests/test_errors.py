@@ -58,7 +58,11 @@ def test_a_set_names_what_it_refuses(build, message):
         ("momentum", 1.0, r"momentum must be in \[0, 1\), got 1.0"),
         ("momentum", -0.1, r"momentum must be in \[0, 1\), got -0.1"),
         ("momentum", math.nan, r"momentum must be in \[0, 1\), got nan"),
-        ("in_face", "awry", "in_face must be None, 'away', 'frank-wolfe', 'pairwise' or a function, got 'awry'"),
+        (
+            "in_face",
+            "awry",
+            "in_face must be None, 'away', 'frank-wolfe', 'pairwise', 'projected' or a function, got 'awry'",
+        ),
         ("norm", "l3", "norm must be one of 'l2', 'l1', 'linf', 'spectral', got 'l3'"),
         ("gradient_bound", 0.0, "gradient_bound must be None or > 0 and finite, got 0.0"),
         ("gradient_bound", math.inf, "gradient_bound must be None or > 0 and finite, got inf"),

@@ -119,6 +119,9 @@ def check_options(group: dict[str, Any]) -> None:
     if group["in_face"] is not None and not callable(group["in_face"]) and group["in_face"] not in get_args(InFace):
         names = ", ".join(map(repr, get_args(InFace)))
         raise ValueError(f"FrankWolfe: in_face must be None, {names} or a function, got {group['in_face']!r}")
+    steps = group["in_face_steps"]
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"FrankWolfe: in_face_steps must be a whole number >= 1, got {steps!r}")
     if group["norm"] not in get_args(Norm):
         names = ", ".join(map(repr, get_args(Norm)))
         raise ValueError(f"FrankWolfe: norm must be one of {names}, got {group['norm']!r}")
@@ -146,6 +149,11 @@ def _check_unit(group: dict[str, Any], unit: Unit) -> None:
         raise ValueError(
             f"FrankWolfe: {type(set_).__name__} offers no in-face steps (has_faces is False), got "
             f"in_face={group['in_face']!r} for {where}; give its group in_face=None"
+        )
+    if group["in_face"] == "projected" and not set_.projects_faces:
+        raise ValueError(
+            f"FrankWolfe: {type(set_).__name__} projects onto no faces (it has no block_face_project), got "
+            f"in_face='projected' for {where}; wanted 'away', 'frank-wolfe' or 'pairwise'"
         )
     if group["fused"]:
         _check_fused(group, unit)

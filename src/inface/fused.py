@@ -45,17 +45,19 @@ class Fused:
         if layers is None:
             return with_gradients(group, index), []
         left: list[Unit] = []
-        memory = self._all_at_once(layers, states, options)
+        memory = self._all_at_once(layers, states, options, group["in_face"])
         if memory is not None:
-            calls = {(memory[0].x.dtype, states[memory[0].x]["phase"]): list[Memory | None](memory)}
+            calls = {(memory[0].x.dtype, states[memory[0].x]["phase"] > 0): list[Memory | None](memory)}
         else:
-            calls = self._one_by_one(layers, states, options, left)
+            calls = self._one_by_one(layers, states, options, left, group["in_face"])
         outside: list[str] = []
-        for (_, phase), some in calls.items():
-            outside += self._call(layers, group, some, states, options, group["in_face"] if phase else None)
+        for (_, second), some in calls.items():
+            outside += self._call(layers, group, some, states, options, group["in_face"] if second else None)
         return left, outside
 
-    def _all_at_once(self, layers: Layers, states: States, options: Options) -> list[Memory] | None:
+    def _all_at_once(
+        self, layers: Layers, states: States, options: Options, in_face: InFace | None
+    ) -> list[Memory] | None:
         """The memory of all layers, where they are all alike, as they nearly always are; None if they are not.
 
         The same checks as one by one, in one loop without calls: they are most of what a step on small layers costs.
@@ -63,8 +65,8 @@ class Fused:
         params = layers.params
         if not params or not enabled() or params[0].grad is None:  # without a gradient there may be no state either
             return None
-        dtype, phase, momentum = params[0].dtype, states[params[0]]["phase"], bool(options.momentum)
-        if dtype not in EXACT or not available(layers.table.set, dtype):
+        dtype, second, momentum = params[0].dtype, states[params[0]]["phase"] > 0, bool(options.momentum)
+        if dtype not in EXACT or not available(layers.table.set, dtype, in_face if second else None):
             return None
         memory = []
         for p, shape in zip(params, layers.table.shapes, strict=True):
@@ -73,7 +75,7 @@ class Fused:
                 return None
             state = states[p]
             if (
-                state["phase"] != phase
+                (state["phase"] > 0) is not second
                 or not (type(p) in PLAIN and p.is_cpu and p.dtype is dtype and p.is_contiguous() and not p.is_neg())
                 or not (type(g) in PLAIN and g.is_cpu and g.dtype is dtype and g.shape == shape and not g.is_neg())
             ):
@@ -87,19 +89,20 @@ class Fused:
         return memory
 
     def _one_by_one(
-        self, layers: Layers, states: States, options: Options, left: list[Unit]
-    ) -> dict[tuple[torch.dtype, int], list[Memory | None]]:
-        """The memory of the layers that the kernels take, by dtype and phase; the others are left."""
-        calls: dict[tuple[torch.dtype, int], list[Memory | None]] = {}
+        self, layers: Layers, states: States, options: Options, left: list[Unit], in_face: InFace | None
+    ) -> dict[tuple[torch.dtype, bool], list[Memory | None]]:
+        """The memory of the layers that the kernels take, by dtype and half; the others are left."""
+        calls: dict[tuple[torch.dtype, bool], list[Memory | None]] = {}
         for i, unit in enumerate(layers.units):
             if all(p.grad is None for p in unit.params):
                 continue
-            state = states[unit.params[0]]
+            second = states[unit.params[0]]["phase"] > 0
             layer = _memory(unit, states, bool(options.momentum))
-            if not (fits(unit.set, layer.x) and alike(*layer) and available(unit.set, layer.x.dtype)):
+            strategy = in_face if second else None
+            if not (fits(unit.set, layer.x) and alike(*layer) and available(unit.set, layer.x.dtype, strategy)):
                 left.append(unit)
                 continue
-            key = layer.x.dtype, state["phase"]
+            key = layer.x.dtype, second
             if key not in calls:
                 calls[key] = [None] * len(layers.units)
             calls[key][i] = layer
@@ -231,6 +234,7 @@ def _project_and_step(
         momentum=0.0,
         rate=table.rates(i)[marked],
         in_face=strategy,
+        diameter=table.diameters(i)[marked],
     )
     layer.x.copy_(set_.from_blocks(x.index_copy(0, marked, half.x), layer.x))
     table.add(i, marked, strategy, half.slope, half.decision)

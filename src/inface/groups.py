@@ -18,6 +18,7 @@ OPTIONS = frozenset(
         "set",
         "lr",
         "in_face",
+        "in_face_steps",
         "momentum",
         "norm",
         "gradient_bound",

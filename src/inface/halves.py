@@ -35,12 +35,14 @@ def take_half(
     momentum: float,
     rate: float | Tensor,
     in_face: InFace | None,
+    diameter: float | Tensor = 1.0,
     direction: Tensor | None = None,
 ) -> Half:
     """A step of blocks ``x`` with gradients ``g``: the first half if ``in_face`` and ``direction`` are None, else the second.
 
     On a CPU, where nothing is differentiated or compiled, large ``x`` and ``m`` are written in place, piece by piece.
-    A block whose gradient is not finite has a slope that is not.
+    A block whose gradient is not finite has a slope that is not. ``rate`` is ``1 / C``; projected steps need the
+    ``diameter`` of the set too.
 
     >>> import torch
     >>> from inface.sets import L1Ball
@@ -53,7 +55,7 @@ def take_half(
     """
     rows = x.shape[0] if _whole(x) else max(1, PIECE * x.shape[0] // x.numel())
     if rows >= x.shape[0]:
-        return _take(set_, x, g, m, momentum, rate, in_face, direction)
+        return _take(set_, x, g, m, momentum, rate, in_face, diameter, direction)
     halves = []
     for start in range(0, x.shape[0], rows):
         part = slice(start, start + rows)
@@ -65,6 +67,7 @@ def take_half(
             momentum,
             rate[part] if isinstance(rate, Tensor) and rate.ndim else rate,
             in_face,
+            diameter[part] if isinstance(diameter, Tensor) and diameter.ndim else diameter,
             None if direction is None else direction[part],
         )
         x[part] = half.x
@@ -99,6 +102,7 @@ def _take(
     momentum: float,
     rate: float | Tensor,
     in_face: InFace | None,
+    diameter: float | Tensor,
     direction: Tensor | None,
 ) -> Half:
     finite = None
@@ -108,6 +112,8 @@ def _take(
     move: Move
     if direction is not None:
         move = set_.along(x, g, direction)
+    elif in_face == "projected":
+        move = set_.project_in_face(x, g, rate, diameter)
     elif in_face is not None:
         move = set_.in_face(in_face, x, g)
     else:

@@ -17,7 +17,7 @@ class RandomIterate:
 
     Reservoir sampling: after iteration ``k`` the snapshot is replaced with probability ``1 / (k + 1)``, so that one
     snapshot in memory is enough and ``K`` need not be known. It attaches itself to the optimizer's steps; with in-face
-    steps an iteration is complete after the second half.
+    steps an iteration is complete after its last second half.
 
     Args:
         optimizer: whose parameters to follow, from where they are now.
@@ -89,7 +89,7 @@ class RandomIterate:
             return
         # Parameters alternate each for itself; the first one that moved says where an iteration ends.
         self._leader = self._leader if self._leader is not None else moved[0]
-        if optimizer.state[self._leader]["phase"] == 1 or not any(p is self._leader for p in moved):
+        if optimizer.state[self._leader]["phase"] != 0 or not any(p is self._leader for p in moved):
             return
         if len(self._params()) != len(self.snapshot):
             raise ValueError(

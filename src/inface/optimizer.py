@@ -55,7 +55,7 @@ class Gaps(NamedTuple):
 class FrankWolfe(Optimizer):
     r"""Stochastic Frank-Wolfe and in-face steps where a set is given, steepest descent everywhere else.
 
-    One :meth:`step` consumes one gradient. With ``in_face`` set, the steps of a parameter alternate:
+    One :meth:`step` consumes one gradient. With ``in_face`` set, the steps of a parameter take turns:
 
     first half (the paper's Steps 2 and 3), with the gradient :math:`(\hat g, \hat h)` at :math:`(x, y)`:
 
@@ -65,7 +65,7 @@ class FrankWolfe(Optimizer):
         \bar x^{(i)} &= x^{(i)} + \min(\tilde G^i / C_i, 1) \, (\tilde x^{(i)} - x^{(i)}), \qquad
         y \leftarrow y - \mathrm{lr} \cdot \|\hat h\|_* \tilde y
 
-    second half (Step 4), with the next gradient :math:`\check g`, evaluated at the new point:
+    second half (Step 4, taken ``in_face_steps`` times), with the next gradient :math:`\check g`, evaluated at the new point:
 
     .. math::
         x^{(i)} \leftarrow \bar x^{(i)} + \min(A_i / C_i, \alpha^{stop}_i) \, d^{(i)}, \qquad
@@ -82,15 +82,17 @@ class FrankWolfe(Optimizer):
         lr: :math:`1 / (2 L)`, for free and constrained parameters alike. Learning-rate schedulers work on both. It can be
             left out where every group has its own.
         in_face: what the second half does: ``None`` (no second half: SFW), ``"away"`` (from the worst vertex of the
-            minimal face), ``"frank-wolfe"`` (to its best), ``"pairwise"`` (from the worst to the best), or a function
-            ``f(set, x, g) -> d`` on batches of blocks whose directions must satisfy ``<g, d> <= 0`` and
+            minimal face), ``"frank-wolfe"`` (to its best), ``"pairwise"`` (from the worst to the best), ``"projected"``
+            (SGD in the face: to the projection of ``x - lr g`` onto it, see :meth:`inface.sets.Set.project_in_face`), or a
+            function ``f(set, x, g) -> d`` on batches of blocks whose directions must satisfy ``<g, d> <= 0`` and
             ``|d| <= diam``.
+        in_face_steps: how many second halves, each with a gradient of its own, follow a first half; the paper's is 1.
         momentum: steps use the average ``m <- momentum m + (1 - momentum) g`` of all gradients, those of both halves.
         norm: of free parameters, which makes their steepest-descent step: ``"l2"`` (SGD), ``"l1"``, ``"linf"``,
             ``"spectral"``.
         gradient_bound: a bound on the dual norm of a block's gradient (the paper's ``L_f``), dual to the ``norm`` of its
             set, if the theorems are to hold without clamping; a number, or a tensor with one value per block.
-        every_gradient: free parameters move on both halves, not once per iteration.
+        every_gradient: free parameters move with every gradient, not once per iteration.
         weight_decay: free parameters shrink by ``1 - lr * weight_decay`` whenever they move (decoupled, as in AdamW); what
             lives in a set does not: its radius bounds it.
         maximize: maximise the objective.
@@ -134,6 +136,7 @@ class FrankWolfe(Optimizer):
         lr: float | Tensor | None = None,
         *,
         in_face: InFace | Direction | None = None,
+        in_face_steps: int = 1,
         momentum: float = 0.0,
         norm: Norm = "l2",
         gradient_bound: float | Tensor | None = None,
@@ -168,6 +171,7 @@ class FrankWolfe(Optimizer):
             "lr": lr,
             "set": None,
             "in_face": in_face,
+            "in_face_steps": in_face_steps,
             "momentum": momentum,
             "norm": norm,
             "gradient_bound": gradient_bound,
@@ -218,7 +222,7 @@ class FrankWolfe(Optimizer):
                 self._constrained_steps(index, group, directions, _fused_options(group))
             for p in params:
                 state = self.state[p]
-                state["phase"] = 0 if group["in_face"] is None else 1 - state["phase"]
+                state["phase"] = _next_phase(group, state["phase"])
                 if "started" in state:
                     state["started"] = True
         self._warn_of_outside()
@@ -300,6 +304,7 @@ class FrankWolfe(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for group in self.param_groups:
+            group.setdefault("in_face_steps", 1)  # of a state that is older than the option
             for option, default in self.defaults.items():
                 group.setdefault(option, default)
             for p in group["params"]:
@@ -321,7 +326,7 @@ class FrankWolfe(Optimizer):
             state = self.state[p]
             if "phase" not in state or group["momentum"] or p.dtype not in EXACT or "master" in state:
                 create(state, p, group)
-            if group["in_face"] is None:
+            if state["phase"] > (0 if group["in_face"] is None else group["in_face_steps"]):
                 state["phase"] = 0  # of a second half that was switched off
         if set_ is not None and any(p.dtype not in EXACT for p in present):
             for unit in with_gradients(group, index):
@@ -345,7 +350,7 @@ class FrankWolfe(Optimizer):
         # Before the state is looked at: torch.compile would else know p as a key of it, and recompile for every gradient.
         diameter = unit.diameter()
         states, lr = [self.state[p] for p in unit.params], _scalar(group["lr"])
-        phase, momentum = states[0]["phase"], group["momentum"]
+        half_number, momentum = min(states[0]["phase"], 1), group["momentum"]
         rate = step_rate(diameter, lr, group["gradient_bound"])
         x, g = unit.blocks(unit_weights(unit, states)), unit.blocks([_gradient(group, p) for p in unit.params])
         m = unit.blocks([state["momentum_buffer"] for state in states]) if momentum else None
@@ -357,12 +362,13 @@ class FrankWolfe(Optimizer):
         own = set_ if kept is None else set_.part(kept)
         half = take_half(
             own,
-            self._inside(group, unit, own, _only(x, kept), counts[phase]),
+            self._inside(group, unit, own, _only(x, kept), counts[half_number]),
             _only(g, kept),
             None if m is None else _only(m, kept),
             momentum=momentum,
-            rate=_only(rate, kept) if isinstance(rate, Tensor) and rate.ndim else rate,
-            in_face=group["in_face"] if phase and direction is None else None,
+            rate=_only_of(rate, kept),
+            in_face=group["in_face"] if half_number and direction is None else None,
+            diameter=_only_of(diameter, kept),
             direction=direction,
         )
         if half.m is not None:
@@ -373,11 +379,11 @@ class FrankWolfe(Optimizer):
             self._seen.update((p, _look(p, set_)) for p in unit.params)
 
         usable = torch.isfinite(half.slope)
-        if phase == 0:
+        if half_number == 0:
             gaps = torch.where(usable, half.slope.detach().clamp(min=0), 0)
             self._gaps[unit.params[0]] = Gaps(index, _all(gaps, kept, gaps.new_zeros(len(x))), _now(lr), diameter)
             self._fused.forget(index, unit.params[0])
-        counts[phase, :3] += torch.stack([half.decision.step > 0, half.decision.hit, ~usable]).sum(1)
+        counts[half_number, :3] += torch.stack([half.decision.step > 0, half.decision.hit, ~usable]).sum(1)
 
     def _inside(self, group: dict[str, Any], unit: Unit, set_: Set, x: Tensor, counts: Tensor) -> Tensor:
         """Count, name and, where ``project`` asks for it, project blocks that somebody else put outside of their set.
@@ -526,6 +532,11 @@ def _fused_options(group: dict[str, Any]) -> Options | None:
     return Options(_scalar(group["lr"]), group["gradient_bound"], group["momentum"], group["maximize"])
 
 
+def _next_phase(group: dict[str, Any], phase: int) -> int:
+    """What comes after a phase: a first half (0), or one of the second halves of an iteration."""
+    return 0 if group["in_face"] is None or phase >= group["in_face_steps"] else phase + 1
+
+
 def _gradient(group: dict[str, Any], p: Tensor) -> Tensor:
     g = torch.zeros_like(computable(p)) if p.grad is None else computable(p.grad)
     return -g if group["maximize"] else g
@@ -534,6 +545,11 @@ def _gradient(group: dict[str, Any], p: Tensor) -> Tensor:
 def _only(x: Tensor, kept: Tensor | None) -> Tensor:
     """Some of the blocks; all of them if it is not said which."""
     return x if kept is None else x[kept]
+
+
+def _only_of(numbers: float | Tensor, kept: Tensor | None) -> float | Tensor:
+    """The same of one number for all blocks, or one for each."""
+    return _only(numbers, kept) if isinstance(numbers, Tensor) and numbers.ndim else numbers
 
 
 def _all(some: Tensor, kept: Tensor | None, x: Tensor | None) -> Tensor:

@@ -47,7 +47,7 @@ def _shown(value: object) -> str:
 
 def restored_group(index: int, live: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
     """A saved group with its set, and its function where it had one."""
-    group = {**saved, "set": _restored_set(index, live, saved.get("set"))}
+    group = {"in_face_steps": 1, **saved, "set": _restored_set(index, live, saved.get("set"))}
     if group.get("in_face") == "custom":
         if not callable(live["in_face"]):
             raise ValueError(

@@ -23,7 +23,7 @@ State = dict[str, Any]
 def create(state: State, p: Tensor, group: dict[str, Any]) -> None:
     """Fill in what is missing of a parameter's state.
 
-    ``phase``: 0 if the next gradient does the first half of an iteration, 1 if the second. ``started``: whether the
+    ``phase``: 0 if the next gradient does the first half of an iteration, ``i`` if its i-th second half. ``started``: whether the
     momentum buffer holds gradients. A block of a buffer that has seen no finite gradient yet holds NaN.
     """
     state.setdefault("phase", 0)

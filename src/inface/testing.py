@@ -11,19 +11,19 @@ import functools
 import io
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from .optimizer import FrankWolfe
 from .sets import InFace, Set, blocks
-from .sets.base import Decision, dot, spread
+from .sets.base import Decision, decide, dot, spread
 
 __all__ = ["check_set"]
 
 HALF = (torch.bfloat16, torch.float16)
-IN_FACE: tuple[InFace, ...] = ("away", "frank-wolfe", "pairwise")
+IN_FACE: tuple[InFace, ...] = get_args(InFace)
 
 # Rounding that a method may make, in eps; and what counts as a real difference where rounding is magnified.
 NEAR, COARSE = 2000, 1e-2
@@ -408,10 +408,76 @@ def _in_face(case: _Case) -> None:
         )
 
 
+def _face_project(case: _Case) -> None:
+    if not case.set.projects_faces:
+        return
+    reach = float(case.r.max())
+    for factor in (1e-2, 1.0, 1e2):
+        set_, x, g, r = case.batch(case.points, [factor * reach * g for g in case.gradients[:4]])
+        y = x.double() - g.double()
+        end, smaller = set_.block_face_project(x, y)
+        values = {"x": x.flatten(1), "y": y.flatten(1), "end": end.flatten(1)}
+        case.require("face_project: must keep the dtype of x", end.dtype == x.dtype, end.dtype)
+        case.demand("face_project: must end in the set", set_.block_contains(end), **values)
+        on, still = (set_.on_boundary(set_.block_norm(each), each) for each in (x, end))
+        case.demand("face_project: from the boundary must stay on it", still | ~on, **values)
+        again, _ = set_.block_face_project(end, end.double())
+        near = (again - end).flatten(1).abs().amax(1) <= case.near * r
+        case.demand("face_project: of a point of the face must be that point", near, **values, again=again.flatten(1))
+        # On the boundary every vertex of the face is a point of it; the one in the direction of y is the worst.
+        worst = torch.where(spread(on, x), set_.dense_face_vertex(x, (end - y).to(x.dtype)), x)
+        largest = (end.abs() + x.abs() + worst.abs()).flatten(1).amax(1)
+        slack = case.near * ((y - end).abs() + end.abs()).flatten(1).sum(1) * largest
+        for other in (x, worst):
+            product = dot(y - end, other - end)
+            case.demand(
+                "face_project: must be the nearest point of the face: <y - w, z - w> <= 0 for z in it",
+                product <= slack,
+                **values, z=other.flatten(1), product=product,
+            )  # fmt: skip
+        moved = (end - x).flatten(1).abs().amax(1) > case.near * r
+        case.demand("face_project: a smaller face must be another point", moved | ~smaller, **values)
+
+
+def _projected(case: _Case) -> None:
+    """The way from ``x`` to the end is the paper's ``beta d``, with a direction no longer than the diameter."""
+    if not case.set.projects_faces:
+        return
+    set_, x, g, r = case.batch(case.points, case.gradients[:3])
+    rows = torch.arange(case.count).repeat(len(x) // case.count)
+    diameter = torch.as_tensor(case.set.diameter(blocks.shape(case.size, case.set.per)), dtype=torch.float64)
+    diameter = diameter.expand(case.count)[rows]
+    steepest = g.flatten(1).abs().sum(1) * x.flatten(1).abs().amax(1).clamp(min=1e-3 * float(r.min()))
+    for factor in (0.1, 1.0, 10.0):
+        lr = factor * r
+        rate = torch.where(diameter > 0, lr / torch.where(diameter > 0, diameter, 1).square(), 0)
+        move = set_.project_in_face(x, g, rate, diameter)
+        decision = decide(set_, x, move, rate)
+        end = set_.apply(x, move, decision)
+        values = {"x": x.flatten(1), "g": g.flatten(1), "end": end.flatten(1), "slope": move.slope}
+        moves = move.slope * decision.step > case.eps**0.5 * steepest
+        way = (end - x).double()
+        d = way / spread(torch.where(decision.step > 0, decision.step, 1), way)
+        near = (-dot(g, d) - move.slope).abs() <= COARSE * move.slope
+        case.demand("projected: its slope must be -<g, d> of its direction", near | ~moves, **values)
+        length = set_.block_length(d)
+        case.demand(
+            "projected: its direction must be no longer than the diameter",
+            (length <= diameter * (1 + COARSE)) | ~moves, **values, length=length, diameter=diameter,
+        )  # fmt: skip
+        room = set_.ray(x, way.to(x.dtype))
+        case.demand("projected: its step must be at most max_step", (room >= 1 - COARSE) | ~moves, **values, room=room)
+
+
+def _offers(set_: Set, strategy: InFace) -> bool:
+    """Whether a set offers in-face steps of that name."""
+    return set_.projects_faces if strategy == "projected" else set_.has_faces
+
+
 def _steps(case: _Case) -> None:
     """Many steps of the optimizer keep inside; a zero gradient moves no bit; a saved run goes on as it would have."""
     set_ = case.set
-    strategies: list[InFace | None] = [None, *(IN_FACE if set_.has_faces else ())]
+    strategies: list[InFace | None] = [None, *(each for each in IN_FACE if _offers(set_, each))]
     for in_face in strategies:
         p = torch.nn.Parameter(case.points[4])
         opt = _optimizer(set_, [p], 0.3 * float(case.r.min()), in_face)
@@ -451,6 +517,8 @@ CLAUSES: tuple[Callable[[_Case], None], ...] = (
     _toward,
     _faces,
     _in_face,
+    _face_project,
+    _projected,
     _steps,
 )
 
@@ -551,8 +619,10 @@ def _joint(case: _Case) -> None:
     back = joint.scatter(joint.gather(tensors), tensors)
     case.require("scatter: must undo gather, bit for bit", all(map(torch.equal, back, tensors)), back)
     params = [torch.nn.Parameter(x) for x in joint.scatter(joint.together().project(joint.gather(tensors)), tensors)]
-    opt = _optimizer(joint, params, 0.3, "away" if joint.has_faces else None)
-    for _ in range(8):
+    strategies: list[InFace | None] = [each for each in IN_FACE if _offers(joint, each)] or [None]
+    opt = _optimizer(joint, params, 0.3, strategies[0])
+    for step in range(8 * len(strategies)):
+        opt.param_groups[0]["in_face"] = strategies[step // 8]
         for p in params:
             p.grad = case.random()
         opt.step()

@@ -70,6 +70,7 @@ def squared_gap_bound(
     kappa: float | None = None,
     optimizer: FrankWolfe | None = None,
     in_face: bool | None = None,
+    in_face_steps: int | None = None,
 ) -> float:
     r"""The right-hand side of Theorems 2.1 and 3.1: what the expected squared gap of a random iterate stays under.
 
@@ -86,9 +87,11 @@ def squared_gap_bound(
         batch_sizes: :math:`b_k`: a number, a sequence of at least ``K + 1``, or a schedule of :mod:`inface.batches`.
         kappa: the ratio of norms; 1 for l2 norms and one learning rate. Where ``sigma`` is not 0, either it or the
             optimizer must be given.
-        optimizer: gives its :func:`kappa`, and ``in_face`` where that is not given.
+        optimizer: gives its :func:`kappa`, and ``in_face`` and ``in_face_steps`` where they are not given.
         in_face: whether in-face steps are taken (:math:`\alpha_{AD} = 2`) or not (:math:`\alpha_{AD} = 1`); without an
             optimizer, they are not unless this says so. An iteration with them uses two gradients.
+        in_face_steps: how many of them an iteration takes, each with a gradient of ``b_k`` samples. Each adds what the
+            paper's one adds: :math:`\alpha_{AD} = 1 + \mathrm{in\_face\_steps}`.
 
     >>> squared_gap_bound(99, L=2.0, initial=1.0, sigma=0.0, batch_sizes=1)
     0.16
@@ -99,12 +102,19 @@ def squared_gap_bound(
     if in_face is None:
         groups = [] if optimizer is None else optimizer.param_groups
         in_face = any(group["set"] is not None and group["in_face"] is not None for group in groups)
+    if in_face_steps is None:
+        groups = [] if optimizer is None else optimizer.param_groups
+        moving = [
+            group["in_face_steps"] for group in groups if group["set"] is not None and group["in_face"] is not None
+        ]
+        in_face_steps = max(moving, default=1)
     for name, value, least in (
         ("iterations", iterations, 0),
         ("L", L, 0),
         ("initial", initial, 0),
         ("sigma", sigma, 0),
         ("kappa", ratio, 1),
+        ("in_face_steps", in_face_steps, 1),
     ):
         if not value >= least:
             raise ValueError(f"squared_gap_bound: {name} must be >= {least}, got {value!r}")
@@ -120,7 +130,7 @@ def squared_gap_bound(
         if size < 1:
             raise ValueError(f"squared_gap_bound: batch sizes must be >= 1, got b_{k} = {size!r}")
         total += 1 / size
-    noise = 4 * (2 if in_face else 1) * ratio**2 * sigma**2
+    noise = 4 * (1 + in_face_steps if in_face else 1) * ratio**2 * sigma**2
     return (8 * L * initial + noise * total) / (iterations + 1)
 
 

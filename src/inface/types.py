@@ -4,5 +4,5 @@ from typing import Literal
 
 __all__ = ["Format", "InFace"]
 
-InFace = Literal["away", "frank-wolfe", "pairwise"]
+InFace = Literal["away", "frank-wolfe", "pairwise", "projected"]
 Format = Literal["compact", "sparse", "onnx", "torch"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import importlib
 import itertools
 import os
 import warnings
@@ -117,26 +118,25 @@ def disabled() -> Iterator[None]:
         _enabled = before
 
 
-def available(set_: Set, dtype: torch.dtype) -> Callable[..., None] | None:
-    """The kernel for a set and a dtype, compiled or from the disk cache; None, after one warning, if there is none.
+def available(set_: Set, dtype: torch.dtype, strategy: str | None = None) -> Callable[..., None] | None:
+    """The kernel for a set, a dtype and an in-face strategy, compiled or from the disk cache; None, after one warning, if there is none.
 
     >>> import torch
     >>> from inface.sets import L1Ball
     >>> available(L1Ball(1.0), torch.float32) is not None
     True
     """
-    return _kernel(set_.kernel == "groups", dtype)
+    if strategy == "projected":
+        return _kernel("projected", dtype)
+    return _kernel("groups" if set_.kernel == "groups" else "rows", dtype)
 
 
 @functools.cache
-def _kernel(grouped: bool, dtype: torch.dtype) -> Callable[..., None] | None:
+def _kernel(name: str, dtype: torch.dtype) -> Callable[..., None] | None:
     try:
         # Numba is imported by the first step, not by the library.
-        if grouped:
-            from . import groups as module  # noqa: PLC0415
-        else:
-            from . import rows as module  # type: ignore[no-redef]  # noqa: PLC0415
-        kernel: Any = getattr(module, f"{'groups' if grouped else 'rows'}_{str(dtype).split('.')[1]}")
+        module = importlib.import_module(f".{name}", __package__)
+        kernel: Any = getattr(module, f"{name}_{str(dtype).split('.')[1]}")
         try:
             _compile(kernel)
         except Exception:  # noqa: BLE001 - a cache that is damaged, or a disk that is full: do without
@@ -222,7 +222,18 @@ class Table:
     ) -> None:
         import numpy as np  # noqa: PLC0415 - comes with Numba, which the first step imports
 
-        from .rows import COLUMNS, FAMILIES, GROUPS, PHASES, RATES, ROWS, SLOPES, START, WIDTH  # noqa: PLC0415
+        from .loops import (  # noqa: PLC0415
+            COLUMNS,
+            FAMILIES,
+            GROUPS,
+            PHASES,
+            RATES,
+            ROWS,
+            SLOPES,
+            START,
+            TAXICAB,
+            WIDTH,
+        )  # fmt: skip
 
         self.set, self.shapes, self.layers = set_, shapes, len(shapes)
         self.rows = [blocks.count(shape, set_.per) for shape in shapes]
@@ -231,7 +242,7 @@ class Table:
         self.diameter = (
             0.0 if not shapes else _flat([set_.diameter(blocks.shape(shape, set_.per)) for shape in shapes], self.rows)
         )
-        self.gaps, self._unread, self._rates = (torch.zeros(self.total, **FLOAT64) for _ in range(3))
+        self.gaps, self._unread, self._rates, self._lrs = (torch.zeros(self.total, **FLOAT64) for _ in range(4))
         self.counts = torch.zeros(2, 4, dtype=torch.long, device="cpu") if counts is None else counts
         self._radii = torch.as_tensor(set_.radius, **FLOAT64).reshape(-1).clone()
         self._source = set_ if source is None else source
@@ -239,14 +250,18 @@ class Table:
         self._options: Options | None = None
         self._known: tuple[object, ...] = ()
         self._arguments: tuple[Any, ...] = ()
-        self._family, self._phases = FAMILIES[str(set_.kernel)], PHASES
+        self._family, self._phases = FAMILIES[str(set_.kernel)], dict(PHASES)
+        if set_.norm_name == "l1":
+            self._phases["projected"] = TAXICAB
         grouped = set_.kernel == "groups"
-        self._tables = [np.zeros((self.layers, COLUMNS), dtype=np.int64) for _ in range(2)]
-        for table, slopes in zip(self._tables, (self.gaps, self._unread), strict=True):
+        # One for each half, and one for projected steps, which need learning rates.
+        self._tables = [np.zeros((self.layers, COLUMNS), dtype=np.int64) for _ in range(3)]
+        numbers = ((self.gaps, self._rates), (self._unread, self._rates), (self._unread, self._lrs))
+        for table, (slopes, rates) in zip(self._tables, numbers, strict=True):
             for i, (shape, rows, start) in enumerate(zip(shapes, self.rows, self.starts, strict=True)):
                 groups = _groups(set_, shape) if grouped else 1
                 table[i, [ROWS, START, GROUPS, WIDTH]] = rows, start, groups, shape.numel() // max(1, rows * groups)
-            table[:, RATES] = self._rates.data_ptr() + 8 * table[:, START]
+            table[:, RATES] = rates.data_ptr() + 8 * table[:, START]
             table[:, SLOPES] = slopes.data_ptr() + 8 * table[:, START]
         self._entries = [shape.numel() for shape in shapes]
         self._small = self.total == 1 or sum(self._entries) < LARGE
@@ -266,13 +281,14 @@ class Table:
         The first half if ``strategy`` is None, else the second, in the face. Layers of which there is no memory stay.
         """
         active = [layer for layer in memory if layer is not None] if None in memory else cast("list[Memory]", memory)
-        kernel = available(self.set, active[0].x.dtype)
+        kernel = available(self.set, active[0].x.dtype, strategy)
         if kernel is None:
             raise RuntimeError("inface: the fused kernels are not available")
         self._prepare(options)
         half = 0 if strategy is None else 1
+        which = 2 if strategy == "projected" else half
         held = [None if layer is None else layer.g.contiguous() for layer in memory]
-        table = self._tables[half]
+        table = self._tables[which]
         table[:, 0] = [0 if layer is None else layer.x.data_ptr() for layer in memory]
         table[:, 1] = [0 if g is None else g.data_ptr() for g in held]
         if options.momentum:
@@ -281,10 +297,10 @@ class Table:
         number = self._phases[strategy]
         if self._small or torch.get_num_threads() == 1:
             kernel(
-                self._places[half], self.layers, 0, self.total, *self._arguments, self._counts_at[half], number, project
+                self._places[which], self.layers, 0, self.total, *self._arguments, self._counts_at[half], number, project
             )  # fmt: skip
         else:
-            self._in_threads(kernel, half, number, project=project)
+            self._in_threads(kernel, half, which, number, project=project)
         # Autograd must know that memory was written behind its back.
         written = [layer.x for layer in active]
         if options.momentum:
@@ -324,6 +340,10 @@ class Table:
         """``1 / C_i`` of the blocks of a layer, as the last step used them."""
         return self._rates[self.blocks_of(layer)]
 
+    def diameters(self, layer: int) -> Tensor:
+        """The diameters of the blocks of a layer."""
+        return torch.as_tensor(self.diameter, **FLOAT64).expand(self.total)[self.blocks_of(layer)]
+
     def _prepare(self, options: Options) -> None:
         """What a call passes beside the memory: it changes with the options, not from step to step."""
         known = options.mark()
@@ -335,6 +355,7 @@ class Table:
             self._rates.copy_(rate)
         else:
             self._rates.fill_(float(rate))
+        torch.mul(self._rates, torch.as_tensor(self.diameter, **FLOAT64).square(), out=self._lrs)
         if before is None or (before.momentum, before.maximize) != (options.momentum, options.maximize):
             self._arguments = (
                 self._radii.data_ptr(),
@@ -344,14 +365,14 @@ class Table:
                 self._family,
             )
 
-    def _in_threads(self, kernel: Callable[..., None], half: int, strategy: int, *, project: bool) -> None:
+    def _in_threads(self, kernel: Callable[..., None], half: int, which: int, strategy: int, *, project: bool) -> None:
         """Rows do not depend on each other, so the result does not depend on how they are dealt out."""
         threads = min(torch.get_num_threads(), self.total)
         edges = self._even(threads)
         counts = torch.zeros(threads, 4, dtype=torch.long, device="cpu")
         jobs = [
             functools.partial(
-                kernel, self._places[half], self.layers, edges[i], edges[i + 1], *self._arguments, counts[i].data_ptr(),
+                kernel, self._places[which], self.layers, edges[i], edges[i + 1], *self._arguments, counts[i].data_ptr(),
                 strategy, project,
             )
             for i in range(threads)

@@ -2,8 +2,9 @@
 
 A set works on a batch of blocks (see :mod:`inface.sets.blocks`). A step on it has three parts, which never mix:
 
-* **reduce**: ``toward`` (Frank-Wolfe), or ``away``, ``within`` and ``pairwise`` (inside the minimal face) look at the
-  blocks and return a :class:`Move`: per block, how fast the objective falls along it and how far it may go;
+* **reduce**: ``toward`` (Frank-Wolfe), or ``away``, ``within``, ``pairwise`` and ``project_in_face`` (inside the minimal
+  face) look at the blocks and return a :class:`Move`: per block, how fast the objective falls along it and how far it may
+  go;
 * **decide**: :func:`decide` turns those numbers into one step size per block;
 * **apply**: ``apply`` walks that far, and lands exactly on what it hits.
 
@@ -23,13 +24,12 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from ..types import InFace
 from . import blocks
 from .blocks import Per
-from .norms import DUAL, NormName, length
+from .norms import DUAL, NormName, equivalence, length
 
 __all__ = ["Decision", "InFace", "Move", "Set", "decide"]
-
-InFace = Literal["away", "frank-wolfe", "pairwise"]
 
 # "On the boundary" means within this many units in the last place of the radius, whatever the size of the block.
 ULPS = 8
@@ -70,6 +70,24 @@ class ToVertex(Move):
     vertex: Tensor
 
 
+@dataclass
+class Projected(Move):
+    """A move to the projection of a gradient step onto the minimal face, or part of the way there.
+
+    ``part`` is None where every block goes all the way, as it does in the norms in which no ``|D|`` exceeds ``|D|_2``.
+    """
+
+    end: Tensor
+    part: Tensor | None
+
+
+class FaceProjection(NamedTuple):
+    """Blocks projected onto the minimal faces of others, and which of them ended on a smaller face."""
+
+    end: Tensor
+    smaller: Tensor
+
+
 class Decision(NamedTuple):
     """One step size per block, and where it was cut short by the move's limit."""
 
@@ -81,8 +99,8 @@ class Set(ABC):
     """A compact convex set, one copy of it per block of a parameter.
 
     A set of one's own is a subclass with a ``kind`` and four methods: :meth:`dense_vertex`, :meth:`block_norm`,
-    :meth:`block_project` and :meth:`diameter`. In-face steps need one more, :meth:`dense_face_vertex`. The rest follows
-    from these by formulas that hold for every set whose multiples grow with the radius; a subclass replaces what it knows
+    :meth:`block_project` and :meth:`diameter`. In-face steps need one more, :meth:`dense_face_vertex`, and projected ones
+    :meth:`block_face_project`. The rest follows from these by formulas that hold for every set whose multiples grow with the radius; a subclass replaces what it knows
     in closed form. :func:`inface.testing.check_set` checks all of it.
 
     Args:
@@ -122,6 +140,7 @@ class Set(ABC):
 
     kind: ClassVar[str]  # what plain data calls it
     has_faces: ClassVar[bool] = False  # True in classes that define dense_face_vertex
+    projects_faces: ClassVar[bool] = False  # True in classes that define block_face_project too
     default_per: ClassVar[Per] = "output"
     norms: ClassVar[tuple[NormName, ...]] = ("l2", "l1", "linf")  # what ``norm`` may be, the default first
     joinable: ClassVar[bool] = True  # whether per="group" means something
@@ -140,6 +159,8 @@ class Set(ABC):
         super().__init_subclass__(**kwargs)
         if "has_faces" not in cls.__dict__:
             cls.has_faces = cls.dense_face_vertex is not Set.dense_face_vertex
+        if "projects_faces" not in cls.__dict__:
+            cls.projects_faces = cls.has_faces and cls.block_face_project is not Set.block_face_project
         cls.kernel = cls.__dict__.get("kernel")
         if "kind" in cls.__dict__:
             known = Set._kinds.get(cls.kind)
@@ -185,6 +206,31 @@ class Set(ABC):
             raise ValueError(f"{type(self).__name__} has no faces to offer (has_faces is False)")
         self._needs_vertices()
         return self._back(self.dense_face_vertex(self._numbers_of(x), self._numbers_of(g)), g)
+
+    def face_project(self, x: Tensor, y: Tensor) -> Tensor:
+        """The Euclidean projection of ``y`` onto the minimal face of ``x``, block by block.
+
+        Inside the set, where the minimal face is all of it, onto the part that has the structure of ``x``: see
+        :meth:`block_face_project` of each set. Free blocks come back as they are in ``y``.
+
+        >>> import torch
+        >>> from inface.sets import L1Ball
+        >>> x, y = torch.tensor([[0.5, -0.5, 0.0]]), torch.tensor([[1.0, -0.6, 9.0]])
+        >>> L1Ball(1.0).face_project(x, y)  # the signed support of x is the face
+        tensor([[ 0.7000, -0.3000,  0.0000]])
+        >>> L1Ball(2.0).face_project(x, torch.tensor([[1.0, 0.6, 9.0]]))  # inside: support and signs stay
+        tensor([[1., 0., 0.]])
+        """
+        if not self.projects_faces:
+            raise ValueError(f"{type(self).__name__} projects onto no faces (projects_faces is False)")
+        xb, yb = self._numbers_of(x), self._numbers_of(y)
+        kept = self.constrained(xb)
+        if kept is None:
+            return self._back(self.block_face_project(xb, yb.to(wide(yb))).end, x)
+        if self.all_free:
+            return y
+        end = self.part(kept).block_face_project(xb[kept], yb[kept].to(wide(yb))).end
+        return self._back(yb.index_copy(0, kept, end.to(yb.dtype)), x)
 
     def max_step(self, x: Tensor, d: Tensor) -> Tensor:
         """The largest ``a >= 0`` with ``x + a d`` in the set, per block; ``inf`` where ``d`` is zero or the block is free.
@@ -242,8 +288,37 @@ class Set(ABC):
         """From the worst to the best vertex of the face: ``d = face_vertex(x, g) - face_vertex(x, -g)``."""
         return self.along(x, g, self.dense_face_vertex(x, g) - self.dense_face_vertex(x, -g))
 
+    def project_in_face(self, x: Tensor, g: Tensor, rate: float | Tensor, diameter: float | Tensor) -> Projected:
+        """To ``w = P_F(x - lr g)`` with ``lr = diam^2 / C``, a direction of Step 4b: ``D = w - x``, scaled.
+
+        The projection inequality gives ``A = -<g, D> >= |D|_2^2 / lr``. So ``d = D diam / sqrt(lr A)`` has
+        ``|d|_2 <= diam``, and the step ``A(d) / C`` along it moves by exactly ``D``. In a norm in which that ``d`` may be
+        longer (l1, nuclear) ``d`` is ``D`` scaled to the diameter at most, and the step may end on the way.
+
+        Args:
+            x: blocks of the set.
+            g: their gradients.
+            rate: ``1 / C``, a number or one per block.
+            diameter: of the set, in its norm: a number or one per block.
+        """
+        rate, diam = (torch.as_tensor(number, dtype=wide(x), device=x.device) for number in (rate, diameter))
+        lr = rate * diam.square()
+        end, smaller = self.block_face_project(x, x.to(wide(x)) - spread(lr, x) * g)
+        fall = dot(g.to(wide(x)), x - end)
+        usable = (rate > 0) & (fall > 0)
+        slope = torch.where(usable, (fall / torch.where(usable, rate, 1)).sqrt(), 0 * fall)  # sqrt(A C)
+        part = None
+        if equivalence(self.norm_name, 2, 2)[1] > 1:
+            size = self.block_length(end - x)
+            size = torch.where(size > 0, size, 1)
+            part = (lr * fall / size.square()).clamp(max=1)
+            slope = torch.minimum(slope, diam / size * fall)
+            smaller = smaller & (part >= 1)
+        slope = slope.detach()
+        return Projected(slope=slope, limit=torch.where(smaller, slope * rate, torch.inf), end=end, part=part)
+
     def in_face(self, strategy: InFace, x: Tensor, g: Tensor) -> Move:
-        """The in-face move of that name."""
+        """The in-face move of that name, for those that need no more than the blocks and their gradients."""
         moves = {"away": self.away, "frank-wolfe": self.within, "pairwise": self.pairwise}
         return moves[strategy](x, g)
 
@@ -264,6 +339,11 @@ class Set(ABC):
                 end = torch.where(t < 1, self.land(x, end, torch.zeros_like(decision.hit)), end)
         elif isinstance(move, Straight):
             end = self.land(x, x + t * move.direction, decision.hit)
+        elif isinstance(move, Projected):
+            end = move.end
+            if move.part is not None:
+                part = spread(move.part, x).to(x.dtype)
+                end = torch.where(part < 1, self.land(x, torch.lerp(x, end, part), torch.zeros_like(decision.hit)), end)
         else:
             raise TypeError(f"{type(self).__name__} cannot apply a {type(move).__name__}")
         return torch.where(t > 0, end, x)
@@ -274,6 +354,14 @@ class Set(ABC):
 
     def dense_face_vertex(self, x: Tensor, g: Tensor) -> Tensor:
         """:meth:`face_vertex` on blocks."""
+        raise NotImplementedError(type(self).__name__)
+
+    def block_face_project(self, x: Tensor, y: Tensor) -> FaceProjection:
+        """:meth:`face_project` on blocks, of ``y`` in per-block precision; the end is in the dtype of ``x``.
+
+        ``smaller`` says which blocks ended on a smaller face than that of ``x``: a drop. A block whose face is a point
+        comes back bit for bit.
+        """
         raise NotImplementedError(type(self).__name__)
 
     def ray(self, x: Tensor, d: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..linalg import power_of_two
-from .base import Decision, Move, Set, dot, spread, wide
+from .base import Decision, FaceProjection, Move, Set, dot, spread, wide
 from .rays import norm_ray
 
 __all__ = ["GroupSum"]
@@ -175,6 +175,40 @@ class GroupSum(Set):
         norms = group_norms(x)
         return self._dense(self.face_best(x, g, norms, self.bounded(norms.sum(1, dtype=wide(x)), x)), x)
 
+    def block_face_project(self, x: Tensor, y: Tensor) -> FaceProjection:
+        """``y`` projected onto the minimal face of ``x``, or onto a part of the ball with the structure of ``x``.
+
+        On the boundary the face is the simplex over the directions ``u_j`` of the active groups: ``sum_j w_j u_j`` with the
+        projection ``w`` of ``v_j = <u_j, y_j>`` onto ``{w >= 0, sum w = r}``. Inside, zero groups stay zero. Groups of one
+        entry keep their signs there too, so that what crosses zero becomes zero; larger groups may turn:
+        ``v_j = |y_j|`` and ``u_j = y_j / |y_j|``. A block that is a single group has no structure to keep.
+        """
+        norms, r = group_norms(x).to(wide(x)), self.r(x)
+        on = self.bounded(norms.sum(1), x)
+        used = norms > 0
+        single = x.shape[2] == 1
+        if single:
+            v = (x.sign() * y).squeeze(2)
+            unit = x.sign().to(v.dtype)
+        else:
+            lengths_ = lengths(y)
+            unit = torch.where(spread(on, y), x / _positive(norms).unsqueeze(2), y / _positive(lengths_).unsqueeze(2))
+            v = torch.where(on.unsqueeze(1), (unit * y).sum(2), lengths_)
+            used = used | (~on & (x.shape[1] == 1)).unsqueeze(1)
+        v = torch.where(used, v, 0)
+        least = spread(r * self.tolerance(x), v)
+        positive = v.clamp(min=0)
+        onto = on | (positive.sum(1) >= r * (1 - self.tolerance(x)))
+        some = used | ~used.any(1, keepdim=True)
+        w = torch.where(onto.unsqueeze(1), project_simplex(torch.where(some, v, -torch.inf), r), positive)
+        # What rounding leaves of a group that was to vanish is not a group.
+        w = torch.where((w <= least) & (w < norms), 0, w)
+        w = w * torch.where(onto, r / _positive(w.sum(1)), 1).unsqueeze(1)
+        smaller = (used & (w == 0)).any(1) | (onto & ~on)
+        alone = on & (used.sum(1) <= 1)
+        end = torch.where((w > 0).unsqueeze(2), unit * w.unsqueeze(2), 0).to(x.dtype)
+        return FaceProjection(torch.where(spread(alone, x), x, end), smaller & ~alone)
+
     def ray(self, x: Tensor, d: Tensor) -> Tensor:
         return norm_ray(_value_and_slope, x.to(wide(x)), d.to(wide(d)), self.r(x), torch.finfo(x.dtype).eps)
 
@@ -246,6 +280,11 @@ class GroupSum(Set):
 def group_norms(x: Tensor) -> Tensor:
     """The norm of each group, ``(N, G)``."""
     return x.squeeze(2).abs() if x.shape[2] == 1 else lengths(x)
+
+
+def _positive(numbers: Tensor) -> Tensor:
+    """Numbers to divide by: 1 where they are not positive."""
+    return torch.where(numbers > 0, numbers, 1)
 
 
 def lengths(x: Tensor) -> Tensor:

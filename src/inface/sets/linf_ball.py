@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .base import Decision, Move, Set, dot, spread, wide
+from .base import Decision, FaceProjection, Move, Set, dot, spread, wide
 from .norms import NormName
 from .rays import box_ray
 
@@ -99,6 +99,12 @@ class LInfBall(Set):
 
     def dense_face_vertex(self, x: Tensor, g: Tensor) -> Tensor:
         return torch.where(self._free(x), self._signs(g), x)
+
+    def block_face_project(self, x: Tensor, y: Tensor) -> FaceProjection:
+        """The coordinates at a bound stay; the others are cut at the bounds."""
+        free = self._free(x)
+        end = snap_to_bounds(y.to(x.dtype), spread(self.r(x), x), self.tolerance(x))
+        return FaceProjection(torch.where(free, end, x), (free & ~self._free(end)).any(1))
 
     def ray(self, x: Tensor, d: Tensor) -> Tensor:
         return box_ray(x.to(wide(x)), d.to(wide(d)), self.r(x), torch.finfo(x.dtype).eps)

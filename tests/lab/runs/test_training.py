@@ -587,7 +587,10 @@ def test_the_summary_holds_what_is_promised(finished):
             {"method": "sfw-fi"},
             "method: wanted sfw-if or sfw or sgd or prune or gradual or proximal, got sfw-fi; did you mean sfw-if?",
         ),
-        ({"in_face": "awya"}, "in-face: wanted away or frank-wolfe or pairwise, got awya; did you mean away?"),
+        (
+            {"in_face": "awya"},
+            "in-face: wanted away or frank-wolfe or pairwise or projected, got awya; did you mean away?",
+        ),
         ({"schedule": "cosin"}, "schedule: wanted constant or cosine, got cosin; did you mean cosine?"),
         ({"measured_on": "train"}, "measured-on: wanted test or validation, got train"),
         ({"lr": 0.0}, "lr: wanted a number > 0, got 0.0"),

@@ -173,8 +173,14 @@ class Settings:
     )
     in_face: InFace = _declare(
         Choice(get_args(InFace)),
-        "The in-face step of sfw-if: away, pairwise or frank-wolfe.",
+        "The in-face step of sfw-if: away, pairwise, frank-wolfe, or projected (SGD in the face).",
         default="away",
+        read_by=("sfw-if",),
+    )
+    in_face_steps: int = _declare(
+        Number(least=1, whole=True),
+        "In-face steps of sfw-if, each with a gradient of its own, after each Frank-Wolfe step.",
+        default=1,
         read_by=("sfw-if",),
     )
     init: Init | None = _declare(
@@ -246,7 +252,7 @@ class Settings:
     )
     every_gradient: bool = _declare(
         Flag(),
-        "With sfw-if, free parameters move on both halves of an iteration, not only on the first.",
+        "With sfw-if, free parameters move with every gradient, not only with the first of an iteration.",
         default=False,
         switch=True,
         read_by=("sfw-if",),

@@ -177,6 +177,7 @@ def frank_wolfe(settings: Settings, groups: list[dict[str, Any]]) -> FrankWolfe:
         groups,
         lr=settings.lr,
         in_face=settings.in_face if settings.method == "sfw-if" else None,
+        in_face_steps=settings.in_face_steps,
         momentum=settings.momentum,
         every_gradient=settings.every_gradient,
         project=True,

@@ -1,0 +1,476 @@
+"""Projected in-face steps, compiled by Numba: a gradient step of what a block uses, projected onto the minimal face.
+
+The mathematics is that of ``project_in_face`` of a set and of its ``block_face_project``, letter by letter; the loops follow
+:mod:`inface.kernels.loops`. Gradient and momentum are passed over once, and so is the search for what a block uses: the
+projection works on a short list of it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, float32, float64, int32, int64, types, uint64
+from numba.cpython.unsafe.numbers import trailing_zeros
+from numba.extending import intrinsic
+
+# Numba's cache of this file does not see changes in that one: touch this file after them.
+from .loops import (
+    BOX,
+    COLUMNS,
+    GROUPED,
+    GROUPS,
+    PIECE,
+    RATES,
+    REASSOCIATE,
+    ROWS,
+    SIMPLEX,
+    SLOPES,
+    START,
+    TAXICAB,
+    ULPS,
+    WIDTH,
+    G,
+    M,
+    X,
+    average_into,
+    bits_of,
+    compiled,
+    pointer,
+    top_magnitude,
+)  # fmt: skip
+
+__all__ = ["projected_float32", "projected_float64"]
+
+LANES = 32
+
+# A sum of squares below this has lost digits, or all of them, and is added up again in units of the largest entry.
+LEAST = 1e-200
+
+
+# ---------------------------------------------------------------------- what a row uses
+
+
+@intrinsic
+def nonzero_bits(typing_context: Any, address: Any, zero: Any) -> Any:
+    """Which of the 32 floats at an address are not zero, as bits: one comparison of vectors, which no loop becomes."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = context.get_value_type(signature.args[1])
+        vector = ir.VectorType(kind, LANES)
+        place = builder.inttoptr(arguments[0], vector.as_pointer())
+        held = builder.load(place, align=signature.args[1].bitwidth // 8)
+        differ = builder.fcmp_unordered("!=", held, ir.Constant(vector, [0.0] * LANES))
+        return builder.zext(builder.bitcast(differ, ir.IntType(LANES)), ir.IntType(64))
+
+    return types.uint64(types.int64, zero), codegen
+
+
+@compiled()
+def support(x, at):
+    """The places of what is not zero, and how many there are."""
+    count, whole = 0, x.shape[0] - x.shape[0] % LANES
+    address, size, zero = x.ctypes.data, x.itemsize, x.dtype.type(0)
+    for piece in range(0, whole, LANES):
+        found = nonzero_bits(int64(address + piece * size), zero)
+        while found != uint64(0):
+            at[count] = piece + trailing_zeros(found)
+            count += 1
+            found &= found - uint64(1)
+    for k in range(whole, x.shape[0]):
+        if x[k] != 0:
+            at[count] = k
+            count += 1
+    return count
+
+
+# ---------------------------------------------------------------------- the projection of a short list
+
+
+@compiled()
+def shrink(v, held, count, r, on, eps):
+    """Make of ``v`` its projection: onto the simplex of sum ``r``, or onto ``{w >= 0, sum w <= r}`` where not ``on``.
+
+    Returns whether the sum is ``r``, and whether something vanished. What rounding leaves of what was to vanish, from the
+    norms ``held``, vanishes too.
+    """
+    positive, top = 0.0, -np.inf
+    for q in range(count):
+        positive += max(v[q], 0.0)
+        top = v[q] if not v[q] <= top else top  # a NaN is seen
+    onto = on or not positive < r * (1 - ULPS * eps)
+    cut = -top
+    if onto:
+        # Michelot's iteration, measured from the largest one, from those that can be in the end: within r of it.
+        total, active = 0.0, 0
+        for q in range(count):
+            if v[q] - top > -r:
+                total += v[q] - top
+                active += 1
+        while active > 0:
+            cut = (total - r) / active
+            total, left = 0.0, 0
+            for q in range(count):
+                if v[q] - top > cut:
+                    total += v[q] - top
+                    left += 1
+            if left == active:
+                break
+            active = left
+    size, least, gone = 0.0, r * ULPS * eps, False
+    for q in range(count):
+        w = max((v[q] - top) - cut if onto else v[q], 0.0)
+        if w <= least and w < held[q]:
+            w = 0.0
+        gone = gone or w == 0
+        v[q] = w
+        size += w
+    if onto and size > 0:
+        scale = r / size
+        for q in range(count):
+            v[q] *= scale
+    return onto, gone
+
+
+@compiled(inline="always")
+def part_of(lr, fall, length, phase):
+    """How much of the way to the projection is gone: all of it, unless distances are measured in l1."""
+    if phase != TAXICAB or not length > 0:
+        return 1.0
+    return min(lr * fall / (length * length), 1.0)
+
+
+# ---------------------------------------------------------------------- rows of l1 balls and simplices
+
+
+@compiled()
+def sparse_row(x, g, sign, r, lr, phase, on, at, v, held, count, eps):
+    """The step of one row of an l1 ball or a simplex: ``(fall, moved, hit)``."""
+    if count == 0 or (on and count == 1):
+        return 0.0, False, False
+    real = x.dtype.type
+    for q in range(count):
+        own, price = float64(x[at[q]]), sign * float64(g[at[q]])
+        held[q] = abs(own)
+        v[q] = held[q] - lr * (price if own > 0 else -price)
+    onto, gone = shrink(v, held, count, r, on, eps)
+    fall, length = 0.0, 0.0
+    for q in range(count):
+        own = x[at[q]]
+        new = real(v[q] if own > 0 else 0.0 - v[q])
+        v[q] = float64(new)
+        fall += sign * float64(g[at[q]]) * float64(own - new)
+        length += abs(float64(own - new))
+    if not (0 < fall < np.inf):
+        return fall, False, False
+    part = part_of(lr, fall, length, phase)
+    if part < 1:
+        size = 0.0
+        for q in range(count):
+            v[q] = float64(x[at[q]]) + part * (v[q] - float64(x[at[q]]))
+            size += abs(v[q])
+        repair = r / size if on or size >= r * (1 - ULPS * eps) else 1.0
+        for q in range(count):
+            v[q] *= repair
+    for q in range(count):
+        x[at[q]] = real(v[q])
+    return fall, True, part >= 1 and (gone or (onto and not on))
+
+
+# ---------------------------------------------------------------------- rows of boxes
+
+
+@compiled(fastmath=REASSOCIATE)
+def box_ends(x, g, lr, r, edge):
+    """``<g, x - w>`` and ``|x - w|_1`` for ``w = clip(x - lr g)``, where entries at a bound stay, and how many arrive at one."""
+    real = x.dtype.type
+    fall, length, arrived = real(0), real(0), real(0)
+    for k in range(x.shape[0]):
+        own = x[k]
+        free = abs(own) < edge
+        end = own - lr * g[k]
+        bound = r if end > 0 else -r
+        end = bound if abs(end) >= edge else end
+        end = end if free else own
+        fall += g[k] * (own - end)
+        length += abs(own - end)
+        arrived += real(1) if free & (abs(end) >= edge) else real(0)
+    return fall, length, arrived
+
+
+@compiled()
+def box_write(x, g, lr, r, edge, part):
+    real = x.dtype.type
+    if part >= 1:
+        for k in range(x.shape[0]):
+            own = x[k]
+            end = own - lr * g[k]
+            bound = r if end > 0 else -r
+            end = bound if abs(end) >= edge else end
+            x[k] = end if abs(own) < edge else own
+    else:
+        for k in range(x.shape[0]):
+            own = x[k]
+            end = own - lr * g[k]
+            bound = r if end > 0 else -r
+            end = bound if abs(end) >= edge else end
+            end = end if abs(own) < edge else own
+            x[k] = own + real(part) * (end - own)
+
+
+@compiled()
+def box_row(x, g, sign, radius, lr, phase, eps):
+    """The step of one row of a box: ``(fall, moved, hit)``."""
+    real = x.dtype.type
+    r, edge, rate = real(radius), real(radius * (1 - ULPS * eps)), real(sign * lr)
+    fall, length, arrived = 0.0, 0.0, 0.0
+    for piece in range(0, x.shape[0], PIECE):
+        end = min(piece + PIECE, x.shape[0])
+        some = box_ends(x[piece:end], g[piece:end], rate, r, edge)
+        fall += sign * float64(some[0])
+        length += float64(some[1])
+        arrived += float64(some[2])
+    if not (0 < fall < np.inf):
+        return fall, False, False
+    part = part_of(lr, fall, length, phase)
+    box_write(x, g, rate, r, edge, part)
+    return fall, True, arrived > 0 and part >= 1
+
+
+# ---------------------------------------------------------------------- blocks of groups
+
+
+@compiled(fastmath=REASSOCIATE)
+def inner(g, x):
+    total = 0.0
+    for k in range(x.shape[0]):
+        total += float64(g[k]) * float64(x[k])
+    return total
+
+
+@compiled()
+def norm_of(x, bits, mask):
+    """``|x|``, also where its square vanishes."""
+    top = float64(bits_of(top_magnitude(bits, mask)))
+    if top == 0:
+        return 0.0
+    square = inner(x, x)
+    if LEAST < square < np.inf:
+        return math.sqrt(square)
+    total = 0.0
+    for k in range(x.shape[0]):
+        total += (float64(x[k]) / top) ** 2
+    return top * math.sqrt(total)
+
+
+@compiled(fastmath=REASSOCIATE)
+def way(x, g, a, b):
+    """``<g, x - w>`` and ``|x - w|_1`` for ``w = a x + b g``."""
+    fall, length = 0.0, 0.0
+    for k in range(x.shape[0]):
+        d = float64(x[k]) - (a * float64(x[k]) + b * float64(g[k]))
+        fall += float64(g[k]) * d
+        length += abs(d)
+    return fall, length
+
+
+@compiled(fastmath=REASSOCIATE)
+def pushed_norm(x, g, b):
+    """``|x + b g|``."""
+    total = 0.0
+    for k in range(x.shape[0]):
+        end = float64(x[k]) + b * float64(g[k])
+        total += end * end
+    return math.sqrt(total)
+
+
+@compiled()
+def write_along(x, g, a, b):
+    """``a x + b g`` in place; exact zeros where both are 0, whatever is in ``g``."""
+    if b == 0:
+        for k in range(x.shape[0]):
+            x[k] = x.dtype.type(a * float64(x[k]))
+    else:
+        for k in range(x.shape[0]):
+            x[k] = x.dtype.type(a * float64(x[k]) + b * float64(g[k]))
+
+
+@compiled()
+def group_block(x, g, sign, r, lr, phase, on, norms, at, v, held, eps):
+    """The step of one block of a group-l1 ball or an l2 ball: ``(fall, moved, hit)``."""
+    groups, width, count = x.shape[0], x.shape[1], 0
+    turns = not on and width > 1  # inside, directions are free
+    for j in range(groups):
+        if norms[j] > 0 or (turns and groups == 1):
+            at[count] = j
+            held[count] = norms[j]
+            if turns:
+                v[count] = pushed_norm(x[j], g[j], -sign * lr)
+            elif width == 1:
+                price = sign * float64(g[j, 0])
+                v[count] = norms[j] - lr * (price if x[j, 0] > 0 else -price)
+            else:
+                v[count] = norms[j] - lr * sign * (inner(g[j], x[j]) / norms[j])
+            count += 1
+    if count == 0 or (on and count == 1):
+        return 0.0, False, False
+    # From here on ``held`` is what a group is scaled by to become a unit of its direction.
+    lengths = v[:count].copy()
+    onto, gone = shrink(v, held, count, r, on, eps)
+    fall, length = 0.0, 0.0
+    for q in range(count):
+        j = at[q]
+        unit = lengths[q] if turns else norms[j]
+        a = v[q] / unit if unit > 0 else 0.0
+        b = -sign * lr * a if turns else 0.0
+        some = way(x[j], g[j], a, b)
+        fall += sign * some[0]
+        length += some[1]
+        v[q], held[q] = a, b
+    if not (0 < fall < np.inf):
+        return fall, False, False
+    part = part_of(lr, fall, length, phase)
+    for q in range(count):
+        a, b = v[q], held[q]
+        if part < 1:
+            a, b = 1 + part * (a - 1), part * b
+        write_along(x[at[q]], g[at[q]], a, b)
+    return fall, True, part >= 1 and (gone or (onto and not on))
+
+
+# ---------------------------------------------------------------------- all blocks
+
+
+@compiled()
+def block(x, xb, g, sign, r, lr, family, phase, project, scratch, at, mask, eps):
+    """The step of one block, ``(fall, moved, hit, outside)``; one that is outside, and is to be projected, stays."""
+    v, held, norms = scratch[0], scratch[1], scratch[2]
+    size, low, count = 0.0, 0.0, 0
+    if family == BOX:
+        size = float64(bits_of(top_magnitude(xb[0], mask)))
+    elif family == GROUPED:
+        for j in range(x.shape[0]):
+            norms[j] = norm_of(x[j], xb[j], mask)
+            size += norms[j]
+    else:
+        count = support(x[0], at)
+        for q in range(count):
+            own = float64(x[0, at[q]])
+            size += abs(own)
+            low = min(low, own)
+    outside = r * (1 + ULPS * eps) < size < np.inf
+    if family == SIMPLEX:
+        outside = size < np.inf and (abs(size - r) > r * ULPS * eps or low < 0)
+    if outside and project:
+        return 0.0, False, False, True
+    on = family == SIMPLEX or size >= r * (1 - ULPS * eps)
+    if family == BOX:
+        fall, moved, hit = box_row(x[0], g[0], sign, r, lr, phase, eps)
+    elif family == GROUPED:
+        fall, moved, hit = group_block(x, g, sign, r, lr, phase, on, norms, at, v, held, eps)
+    else:
+        fall, moved, hit = sparse_row(x[0], g[0], sign, r, lr, phase, on, at, v, held, count, eps)
+    return fall, moved, hit, outside
+
+
+@compiled()
+def all_blocks(
+    x,
+    xb,
+    g,
+    gb,
+    m,
+    radii,
+    rates,
+    slopes,
+    counts,
+    weight,
+    sign,
+    first,
+    groups,
+    family,
+    phase,
+    project,
+    mask,
+    infinite,
+    eps,
+):
+    """The step on every block from ``first`` on, with marks and counts as ``all_rows`` makes them; ``rates`` are ``lr``."""
+    longest = max(x.shape[1], groups)
+    scratch, at = np.empty((3, longest)), np.empty(longest, np.int64)
+    for i in range(first, slopes.shape[0]):
+        begin, end = i * groups, (i + 1) * groups
+        r, turn = radii[i if radii.shape[0] > 1 else 0], sign
+        slopes[i] = 0.0
+        if r == np.inf:
+            continue
+        finite = True
+        for j in range(begin, end):
+            finite = finite and top_magnitude(gb[j], mask) < infinite
+        if not finite:
+            counts[2] += 1
+            continue
+        h = g[begin:end]
+        if weight > 0:
+            for j in range(begin, end):
+                average_into(m[j], g[j], weight, sign)
+            h, turn = m[begin:end], 1.0
+        fall, moved, hit, outside = block(
+            x[begin:end], xb[begin:end], h, turn, r, rates[i], family, phase, project, scratch, at, mask, eps
+        )
+        if outside:
+            counts[3] += 1
+            if project:
+                slopes[i] = -1.0
+                continue
+        if not math.isfinite(fall):
+            counts[2] += 1
+            continue
+        slopes[i] = -1 - max(fall, 0.0) if outside else max(fall, 0.0)
+        counts[0] += moved
+        counts[1] += hit
+
+
+@compiled(entry=True)
+def projected_float32(table, layers, first, last, radii, many_radii, weight, sign, family, counts, phase, project):
+    """The step on blocks ``first`` to ``last`` of float32 memory; arguments are those of ``rows_float32``."""
+    lines = carray(pointer(table), (layers, COLUMNS), int64)
+    for i in range(layers):
+        line = lines[i]
+        begin, end = max(first - line[START], 0), min(last - line[START], line[ROWS])
+        if line[X] == 0 or begin >= end:
+            continue
+        n = (end * line[GROUPS], line[WIDTH])
+        all_blocks(
+            carray(pointer(line[X]), n, float32), carray(pointer(line[X]), n, int32),
+            carray(pointer(line[G]), n, float32), carray(pointer(line[G]), n, int32),
+            carray(pointer(line[M]), n, float32),
+            carray(pointer(radii), (end if many_radii else 1,), float64),
+            carray(pointer(line[RATES]), (end,), float64), carray(pointer(line[SLOPES]), (end,), float64),
+            carray(pointer(counts), (4,), int64),
+            weight, sign, begin, line[GROUPS], family, phase, project, int32(0x7FFFFFFF), int32(0x7F800000), 2.0**-23,
+        )  # fmt: skip
+
+
+@compiled(entry=True)
+def projected_float64(table, layers, first, last, radii, many_radii, weight, sign, family, counts, phase, project):
+    """The step on blocks ``first`` to ``last`` of float64 memory; arguments are those of ``rows_float64``."""
+    lines = carray(pointer(table), (layers, COLUMNS), int64)
+    for i in range(layers):
+        line = lines[i]
+        begin, end = max(first - line[START], 0), min(last - line[START], line[ROWS])
+        if line[X] == 0 or begin >= end:
+            continue
+        n = (end * line[GROUPS], line[WIDTH])
+        all_blocks(
+            carray(pointer(line[X]), n, float64), carray(pointer(line[X]), n, int64),
+            carray(pointer(line[G]), n, float64), carray(pointer(line[G]), n, int64),
+            carray(pointer(line[M]), n, float64),
+            carray(pointer(radii), (end if many_radii else 1,), float64),
+            carray(pointer(line[RATES]), (end,), float64), carray(pointer(line[SLOPES]), (end,), float64),
+            carray(pointer(counts), (4,), int64),
+            weight, sign, begin, line[GROUPS], family, phase, project, int64(0x7FFFFFFFFFFFFFFF), int64(0x7FF0000000000000),
+            2.0**-52,
+        )  # fmt: skip
