@@ -5,6 +5,10 @@ The mathematics is that of ``project_in_face`` of a set and of its ``block_face_
 projection works on a short list of it.
 """
 
+# Types are Numba's; its loops are what they are.
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN201, ANN202, ARG001, C901, PLR0912, PLR0915, FURB136, PLR1730
+
 from __future__ import annotations
 
 import math
