@@ -8,7 +8,7 @@ INSTALL := $(BIN)/pip install --quiet --constraint $(CONSTRAINTS)
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint bench torture clean
+.PHONY: demo test lint docs bench torture clean
 
 # Three methods on the digits that come with scikit-learn; the report is inface-demo/report.html.
 demo: .venv/lab
@@ -23,6 +23,11 @@ lint: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# The pages' examples are run, the tutorials are executed, a warning is an error. It starts at docs/_build/html/index.html.
+docs: .venv/docs
+	$(BIN)/python -m pytest README.md docs/start.md docs/laboratory.md docs/concepts docs/howto
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
 # On an idle machine: about five minutes. OMP_NUM_THREADS must not hold it to one thread.
 bench: .venv/ready
 	env -u OMP_NUM_THREADS $(BIN)/python -m benchmarks
@@ -33,7 +38,7 @@ torture: .venv/torture
 	$(BIN)/python -m torture --minutes $(MINUTES) --write
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv build dist docs/_build docs/results docs/project
 
 # All pins in one file; a later file has the last word. With other pins everything is installed again.
 $(CONSTRAINTS): $(PINS)
@@ -55,4 +60,8 @@ $(CONSTRAINTS): $(PINS)
 
 .venv/torture: .venv/ready
 	$(INSTALL) --no-build-isolation --editable ".[torture]"
+	touch $@
+
+.venv/docs: .venv/ready
+	$(INSTALL) --no-build-isolation --editable ".[docs]"
 	touch $@

@@ -1,0 +1,50 @@
+"""How Sphinx makes the site: ``make docs``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version as installed
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+sys.path.insert(0, str(DOCS))
+
+from pages import gather  # noqa: E402 - beside this file
+
+project = "inface"
+author = "the inface developers"
+project_copyright = "MIT licence"
+release = version = installed("inface")
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build"]
+suppress_warnings = ["config.cache"]
+
+html_theme = "furo"
+html_title = "inface"
+html_static_path = ["_static"]
+html_css_files = ["inface.css"]
+
+myst_heading_anchors = 3
+myst_links_external_new_tab = False
+
+# Notebooks run at every build: their numbers are those of the library as it is.
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 60
+nb_merge_streams = True
+nb_execution_show_tb = True
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+autodoc_preserve_defaults = True
+autodoc_default_options = {"members": True, "show-inheritance": True}
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+
+# Pages that live elsewhere in the repository: copied here before every build.
+gather(ROOT, DOCS)
