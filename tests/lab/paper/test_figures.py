@@ -179,7 +179,7 @@ def test_a_page_counts_what_the_paper_says_and_names_what_diverged():
         "| its lead over SFW is larger in layer 2 | in 2 of 2 |",
         "| SFW and SFW-IF have about SGD's test error | SFW-IF 0.60 to 2.00 times SGD's; SFW 0.50 to 1.00 times SGD's |",
         "| for m = 10 and 15 it is lower than SGD's | SFW-IF in 0 of 1, SFW in 1 of 1 |",
-        "It took 1.0 minutes of processor time, 1.5 by the clock, added up over processes of one thread, with inface 1.",
+        "It took 1.0 minutes of CPU time, 1.5 of wall-clock time, added up over single-threaded processes, with inface 1.",
     ):
         assert line in lines
 

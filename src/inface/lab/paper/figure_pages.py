@@ -37,8 +37,9 @@ def boxes_page(name: str, told: dict[str, Any], wanted: Sequence[Cell], picture:
     lines = [
         f"# {_title(name)}, reproduced: {activation}",
         "",
-        f"Written by `{told['command']}`; do not edit. {over}: non-zero edges into a node (of 50, those of at least 0.001)",
-        f"and the error on the test data{shown}. Settings were chosen on the first trial's validation data.",
+        f"Written by `{told['command']}`; do not edit. {over}: non-zero edges into a node (of 50; those of at",
+        f"least 0.001) and the error on the test data{shown}. Settings were chosen on the first",
+        "trial's validation data.",
         "",
         "| m | SNR | method | L, radii | trials | layer 1 | layer 2 | test MSE |",
         "|---|---|---|---|---|---|---|---|",
@@ -56,9 +57,9 @@ def course_page(name: str, told: dict[str, Any], runs: dict[str, Run], pictures:
     lines = [
         f"# {_title(name).replace('Figure 3', 'Figures 3 and 4')}, reproduced: one instance during training",
         "",
-        f"Written by `{told['command']}`; do not edit. Sigmoid networks, m = 10, SNR = 10: {_links(pictures)}. Each method",
-        "has the settings that were chosen for it on validation data, and SFW those of SFW-IF too: the gap depends on learning",
-        "rate and radii, so that only gaps of the same settings are measured with the same rule.",
+        f"Written by `{told['command']}`; do not edit. Sigmoid networks, m = 10, SNR = 10: {_links(pictures)}.",
+        "Each method has the settings chosen for it on validation data. SFW also has a run with the settings of",
+        "SFW-IF, because gaps can be compared only for equal learning rates and radii.",
         "",
         "| method | L, radii | layer 1 | layer 2 | exact gap | test MSE |",
         "|---|---|---|---|---|---|",
@@ -170,7 +171,10 @@ def _part(pairs: Sequence[tuple[float, float]]) -> str:
 
 def _beside(claims: Sequence[tuple[str, ...]], kinds: Sequence[str] = ("here",)) -> list[str]:
     """A table of the paper's claims. Its figures have no numbers, so we count where each claim holds."""
-    lines = ["The paper's figure has no numbers to stand beside these. What it says of it in words, counted here:", ""]
+    lines = [
+        "The paper's figure has no numbers to compare with. For each of its claims, we count where it holds here:",
+        "",
+    ]
     lines += [f"| the paper | {' | '.join(kinds)} |", f"|---|{'---|' * len(kinds)}"]
     return [*lines, *(f"| {' | '.join(row)} |" for row in claims)]
 
@@ -182,8 +186,8 @@ def _settings(settings: dict[str, Any]) -> str:
 
 def _cost(told: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in told["versions"].items())
-    spent = f"{told['cpu_seconds'] / 60:.1f} minutes of processor time, {told['seconds'] / 60:.1f} by the clock"
-    return f"It took {spent}, added up over processes of one thread, with {versions}."
+    spent = f"{told['cpu_seconds'] / 60:.1f} minutes of CPU time, {told['seconds'] / 60:.1f} of wall-clock time"
+    return f"It took {spent}, added up over single-threaded processes, with {versions}."
 
 
 def _links(files: Sequence[str]) -> str:
