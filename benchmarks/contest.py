@@ -1,4 +1,4 @@
-"""Times that can be compared: all contenders in one run, in turns, the minimum of many."""
+"""Comparable times: all contenders are measured in one run, in turns; the minimum of many counts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def nothing() -> None:
 
 @dataclass(frozen=True)
 class Contender:
-    """What is timed, and what must happen before each time without being timed."""
+    """A function to time, and a function to call before each call of it, outside the measured time."""
 
     run: Callable[[], object]
     before: Callable[[], object] = nothing
 
 
 def contest(contenders: dict[str, Contender], *, seconds: float, least: int = 5) -> dict[str, float]:
-    """The minimum time of each contender, called in turns for about so many seconds.
+    """The minimum time of each contender; they are called in turns for about ``seconds``.
 
-    A contender that does several kinds of work in turn (the halves of an iteration) returns the kind of its call; its
-    times are then told apart by it.
+    A contender that alternates between kinds of work (the halves of an iteration) returns the kind of each call. Each
+    kind then has its own time.
     """
     best: dict[str, float] = {}
     for contender in contenders.values():

@@ -1,4 +1,4 @@
-"""What sparse layers gain: networks and layers after ``inface.export.sparsify``, against dense torch and onnxruntime."""
+"""The gain of sparse layers: networks and layers after ``inface.export.sparsify``, against torch and onnxruntime."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def export_table(rows: list[dict[str, Any]]) -> list[str]:
     """The results as Markdown."""
     lines = [
         "",
-        "## Forward passes with sparse layers, as so many times as fast as dense torch",
+        "## Speed of forward passes with sparse layers, relative to dense torch",
         "",
-        "One thread, no gradients. The network is 784-512-512-10 after `inface.export.sparsify`, which keeps dense what is",
-        "faster dense; the layers are `SparseLinear`, where the dense layer would be faster too. `as trained` has no weights",
-        "at the border of the image and nodes of very different sizes. onnxruntime runs the dense network; torch's own CSR",
+        "One thread, no gradients. The network is 784-512-512-10 after `inface.export.sparsify`, which keeps a layer",
+        "dense if that is faster. The single layers are always `SparseLinear`. `as trained` has no weights at the",
+        "border of the image, and nodes of very different sizes. onnxruntime runs the dense network. torch's own CSR",
         "matrices (MKL) are for reference.",
         "",
         "| what | weights kept | batch | sparse | torch's CSR | onnxruntime, dense | sparse to onnxruntime |",
@@ -108,7 +108,7 @@ def _layer(outputs: int, inputs: int, kept: float, batch: int, seconds: float) -
 def _prune(
     layer: nn.Module, kept: float, generator: torch.Generator, *, uneven: bool = False, image: bool = False
 ) -> None:
-    """Keep a part of the weights: at random, or more in some nodes and inputs than in others."""
+    """Keep a part of the weights: uniformly at random, or unevenly over nodes and inputs."""
     weight: Tensor = layer.weight  # type: ignore[assignment]
     size = torch.rand(weight.shape, generator=generator)
     if uneven:

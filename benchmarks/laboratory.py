@@ -1,4 +1,4 @@
-"""What a run of the laboratory costs beyond the bare loop: order, evaluation, gap, non-zeros, records, checkpoints."""
+"""The cost of a laboratory run relative to a bare loop: evaluation, gap, non-zeros, records, checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH = 250
 
 
 def samples(folder: Path | None = None) -> Data:  # noqa: ARG001 - what every experiment is given
-    """Random samples in the shape of MNIST: what they show does not change what they cost."""
+    """Random samples in the shape of MNIST; the time does not depend on their contents."""
     generator = torch.Generator().manual_seed(0)
 
     def split(count: int) -> Split:
@@ -39,9 +39,9 @@ experiment = Experiment(
 
 
 def epoch_ratio(method: Method, momentum: float, epochs: int = 8) -> float:
-    """An epoch of ``inface train``, evaluation and logging included, to an epoch of forward, backward and SGD step.
+    """The time of an epoch of ``inface train``, with evaluation and logging, relative to a bare loop with SGD.
 
-    Both in one process and in turns: the bare epoch runs whenever the run has finished one, outside of its time.
+    Both run in one process and in turns: a bare epoch runs after each epoch of the run, outside its measured time.
     """
     bare = _Bare(momentum)
     times: list[float] = []

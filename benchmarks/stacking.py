@@ -1,4 +1,4 @@
-"""What networks gain that are trained together: an epoch of one by itself, to its share of an epoch of all."""
+"""The gain of training networks together: the time of an epoch alone, relative to the share of one in a stack."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from inface.lab.sweeps.grids import applied
 
 __all__ = ["gain"]
 
-LAYERS = 2  # that are constrained
-STABLE = 64.0  # the smoothness from which no network diverges
-SAMPLES = (100_000, 250, 250)  # few to test on: it is training that is measured
+LAYERS = 2  # constrained layers
+STABLE = 64.0  # the smoothness from which on no network diverges
+SAMPLES = (100_000, 250, 250)  # few test samples, because only training is measured
 
 
 def gain(method: Method, activation: Activation, networks: int, rounds: int = 4) -> float:
-    """How many times less a network takes among others than alone, on one thread, with the settings of the paper's grid.
+    """How many times faster a network trains in a stack than alone, on one thread, with settings of the paper's grid.
 
-    Both are runs of the laboratory, in one process and in turns; of each the fastest epoch counts.
+    Both are runs of the laboratory, in one process and in turns; the fastest epoch of each counts.
     """
     data = synthetic(activation=activation, samples=SAMPLES).data
     base = Settings("synthetic", options={"activation": activation}, method=method, epochs=1, threads=1)
@@ -51,7 +51,7 @@ def _alone(settings: Settings, data: Data) -> float:
 
 
 def _together(settings: list[Settings], data: Data) -> float:
-    """The seconds of an epoch of all."""
+    """The seconds of an epoch of the whole stack."""
     stack = Stack(settings, samples=data)
     begun = time.process_time()
     stack.train()

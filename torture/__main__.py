@@ -1,6 +1,7 @@
-"""Everything that can go wrong, drawn at random, for as long as you like.
+"""Random tests: optimizer steps, kills, damaged files.
 
-``python -m torture`` runs for an hour and writes docs/reliability.{json,md}; ``python -m torture PART CASE`` repeats one case.
+``python -m torture`` runs for an hour; ``--write`` writes docs/reliability.{json,md}. ``python -m torture PART CASE``
+repeats one case.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ __all__ = ["main"]
 Case = Callable[[int], Counter[str]]
 
 DOCS = Path(__file__).parents[1] / "docs"
-SHARES = {"steps": 0.3, "training": 0.25, "sweeps": 0.25, "files": 0.2}  # of the time
+SHARES = {"steps": 0.3, "training": 0.25, "sweeps": 0.25, "files": 0.2}  # parts of the time
 
 
 def parts(stack: ExitStack) -> tuple[dict[str, Case], list[str]]:
-    """What is tried, by name, and what is left out, with the reason."""
-    from . import files, kills, postgres, steps  # noqa: PLC0415 - the fork server imports this module, and them, for all
+    """The parts by name, and what is left out, with the reason."""
+    # Imported here: the fork server imports this module, and these with it, once for all processes.
+    from . import files, kills, postgres, steps  # noqa: PLC0415
 
     why = postgres.missing()
     url = None if why else stack.enter_context(postgres.server())
@@ -43,12 +45,12 @@ def parts(stack: ExitStack) -> tuple[dict[str, Case], list[str]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; the exit code is 1 if anything failed."""
+    """Run; the exit code is 1 if a case failed."""
     parser = argparse.ArgumentParser(prog="python -m torture", description=__doc__)
     parser.add_argument("part", nargs="?", choices=list(SHARES), help="only this part")
-    parser.add_argument("case", nargs="?", type=int, help="only this case of it, again")
-    parser.add_argument("--minutes", type=float, default=60.0, help="how long (default: 60)")
-    parser.add_argument("--seed", type=int, help="of the first cases (default: drawn, and printed)")
+    parser.add_argument("case", nargs="?", type=int, help="repeat only this case of the part")
+    parser.add_argument("--minutes", type=float, default=60.0, help="how long to run (default: 60)")
+    parser.add_argument("--seed", type=int, help="seed of the first cases (default: random, and printed)")
     parser.add_argument("--write", action="store_true", help="write docs/reliability.{json,md}")
     given = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(2**31) if given.seed is None else given.seed
@@ -80,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(shares: dict[str, tuple[Case, float]], seed: int, seconds: float) -> dict[str, Counter[str]]:
-    """Cases of all parts in turn: always one of the part that has had least of its share of the time."""
+    """Run cases of all parts; the next case is of the part that is furthest below its share of the time."""
     counts = {name: Counter({"cases": 0, "failed": 0}) for name in shares}
     spent = dict.fromkeys(shares, 0.0)
     end = time.monotonic() + seconds
@@ -95,10 +97,10 @@ def _run(shares: dict[str, tuple[Case, float]], seed: int, seconds: float) -> di
 
 
 def _attempt(name: str, case: Case, number: int, counts: Counter[str]) -> int:
-    """Try a case, and say how to repeat it if it fails: 1 then, else 0."""
+    """Run a case; if it fails, print how to repeat it. Return 1 if it failed, else 0."""
     try:
         counts.update(case(number))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure
+    except Exception as error:  # noqa: BLE001 - any error is a failure
         told = str(error) if isinstance(error, AssertionError) else traceback.format_exc()
         sys.stderr.write(
             f"{name}: case {number} failed: {told}\n  again: .venv/bin/python -m torture {name} {number}\n"

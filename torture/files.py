@@ -1,4 +1,4 @@
-"""Files of every format that is read, damaged or made to harm: one line that names the file, or a right result."""
+"""Damaged and hostile files of every format: a reader must give the right result, or one line that names the file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .processes import ended
 
 __all__ = ["case"]
 
-MEMORY = 3 << 30  # bytes that a file of a few kilobytes may cost, at most
+MEMORY = 3 << 30  # bytes that reading a file of a few kilobytes may take
 HOSTILE: list[Any] = [
     *(None, True, "", "x", [], {}, -1, 0, 1, 0.5, 2**31, 2**63, 10**40, -(10**18), 1e308, -1e-320),
     *(float("nan"), float("inf"), "\x1b[2J", "../../etc/passwd", "nan", "9" * 5000, [0] * 1000, [[[[[[]]]]]]),
@@ -49,7 +49,7 @@ GRIDS = [
 
 
 def case(seed: int) -> Counter[str]:
-    """One file, changed in one way or in a few, given to what reads it."""
+    """Damage one file in one or a few ways, and read it."""
     draw = random.Random(seed)  # noqa: S311 - no secret
     name = draw.choice(list(READERS))
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
@@ -62,7 +62,7 @@ def case(seed: int) -> Counter[str]:
     return Counter({"files": 1, name: 1, "read" if result.code == 0 else "refused in one line": 1})
 
 
-# ---------------------------------------------------------------------- what is changed
+# ---------------------------------------------------------------------- damage
 
 
 def mutated(draw: random.Random, contents: bytes) -> bytes:
@@ -109,7 +109,7 @@ def changed(draw: random.Random, told: Any) -> Any:
 
 
 def _places(told: Any) -> Any:
-    """Where the values of nested data are: what holds them, and under what name."""
+    """The places of all values in nested data: the container and the key."""
     pairs = list(told.items()) if isinstance(told, dict) else list(enumerate(told)) if isinstance(told, list) else []
     for key, value in pairs:
         yield told, key
@@ -126,7 +126,7 @@ def _in_json(draw: random.Random, contents: bytes) -> bytes:
 
 
 def _in_tensors(draw: random.Random, contents: bytes) -> bytes:
-    """In the header of a safetensors file, in the JSON that its metadata holds, or in any byte."""
+    """Damage the header of a safetensors file, the JSON in its metadata, or any byte."""
     if draw.random() < 0.4:
         return mutated(draw, contents)
     (length,) = struct.unpack("<Q", contents[:8])
@@ -141,7 +141,7 @@ def _in_tensors(draw: random.Random, contents: bytes) -> bytes:
     return struct.pack("<Q", draw.choice([len(packed), len(packed), 2**62])) + packed + rest
 
 
-# ---------------------------------------------------------------------- what reads it; in a process of its own
+# ---------------------------------------------------------------------- readers, each in a new process
 
 
 def _read(name: str, seed: int, folder: Path, runs: Path) -> int:
@@ -149,7 +149,7 @@ def _read(name: str, seed: int, folder: Path, runs: Path) -> int:
 
 
 def _file_of_a_run(name: str, *commands: str) -> Callable[[int, Path, Path], int]:
-    """A reader: a file of a run's folder is changed, and a command is given the folder."""
+    """A reader that damages a file in a run folder and runs a command on the folder."""
 
     def read(seed: int, folder: Path, runs: Path) -> int:
         draw = random.Random(seed)  # noqa: S311 - no secret
@@ -223,14 +223,14 @@ def _exported(seed: int, folder: Path, runs: Path) -> int:
         try:
             with torch.no_grad():
                 network(torch.zeros(2, 1, 8, 8))
-        except (RuntimeError, ValueError, IndexError, TypeError):  # of another architecture, whose input is another
+        except (RuntimeError, ValueError, IndexError, TypeError):  # a changed architecture may want other inputs
             return
 
     return _named(read)
 
 
 def _state(seed: int, _: Path, __: Path) -> int:
-    """The state of an optimizer: it is refused, or taken over, and then weights stay in their sets."""
+    """Load a damaged optimizer state: either an error, or the weights stay in their sets."""
     draw = random.Random(seed)  # noqa: S311 - no secret
 
     def optimizer() -> inface.FrankWolfe:
@@ -259,11 +259,11 @@ def _state(seed: int, _: Path, __: Path) -> int:
                 for p in group["params"]:
                     assert bool(group["set"].contains(p.detach(), tol=1e-4).all()), f"outside of {group['set']!r}"
 
-    return _named(load, KeyError, TypeError, RuntimeError)  # the last three are torch's own words for its own fields
+    return _named(load, KeyError, TypeError, RuntimeError)  # the errors of torch for its own fields
 
 
 def _named(read: Callable[[], Any], *others: type[Exception]) -> int:
-    """Exit code 1 and one line for an error that names what is wrong; anything else is a traceback."""
+    """Turn an expected error into exit code 1 and one line; any other is a traceback."""
     try:
         read()
     except Exception as error:
@@ -292,7 +292,7 @@ READERS: dict[str, Callable[[int, Path, Path], int]] = {
 
 @cache
 def _run_folder() -> Path:
-    """A finished run, one that was interrupted, and two exported files; gone with this process."""
+    """A finished run, an interrupted one, and two exported files; deleted with this process."""
     kept = tempfile.TemporaryDirectory(prefix="torture-runs-")
     _KEEP.append(kept)
     place = Path(kept.name)

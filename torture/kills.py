@@ -1,4 +1,4 @@
-"""Training and sweeps that are killed while they write, and continued: nothing is lost, doubled, or left lying about."""
+"""Kill training and sweeps while they write, and resume them: nothing is lost, doubled or left over."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STORAGES = ["journal", "sqlite", "postgresql"]
 
 
 def training(seed: int) -> Counter[str]:
-    """A run that is killed up to five times and continued has the bytes of one that nobody killed."""
+    """A run that is killed up to five times and resumed equals an uninterrupted run, byte for byte."""
     draw = random.Random(seed)  # noqa: S311 - no secret
     name = draw.choice(list(METHODS))
     words = [
@@ -111,15 +111,15 @@ def _timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def sweeps(seed: int, url: str | None = None) -> Counter[str]:
-    """A sweep whose workers are killed tries every setting, counts each once, and finds what it would have found.
+    """A sweep whose workers are killed tries every setting, counts each once, and has the same results.
 
     Args:
-        seed: of what is drawn.
-        url: of a PostgreSQL database; without one, studies are in journals and in SQLite.
+        seed: the seed of the case.
+        url: the URL of a PostgreSQL database; without one, studies are in journals and in SQLite.
     """
     draw = random.Random(seed)  # noqa: S311 - no secret
     storages = STORAGES if url else STORAGES[:-1]
-    storage = storages[seed % len(storages)]  # in turn, so that a short run has them all
+    storage = storages[seed % len(storages)]  # in turn, so that a short run tries all of them
     manner = draw.choice(["grid", "grid with halving", "search", "search with halving"])
     counts: Counter[str] = Counter({"sweeps": 1, storage: 1, manner: 1})
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
@@ -130,7 +130,7 @@ def sweeps(seed: int, url: str | None = None) -> Counter[str]:
             result = ended(_sweep, plan, blow=blow)
             assert result.killed or result.code == 0, f"{blow}: code {result.code}: {result.said}"
             counts["workers killed" if result.killed else "not reached"] += 1
-        # One goes on to the end; another, which comes when all is done, changes nothing.
+        # One worker finishes the sweep; another one, which starts after the end, changes nothing.
         for _ in range(2):
             result = ended(_sweep, plan)
             assert result.code == 0, f"the last worker: code {result.code}: {result.said}"
@@ -139,7 +139,7 @@ def sweeps(seed: int, url: str | None = None) -> Counter[str]:
         keys = list(values) if plan.grid else list(found)
         assert sorted(found) == sorted(keys), f"every setting is counted once: {sorted(found)}, wanted {sorted(keys)}"
         assert len(found) == len(keys) == 4, f"four settings are counted, got {len(found)}"
-        if plan.grid:  # a search draws by the numbers of its trials, and a killed one has had a number
+        if plan.grid:  # a search samples by trial number, and a killed trial uses one up
             for key, value in found.items():
                 whole = values[key]
                 same = value == whole or (plan.pruning and None in (value, whole))
@@ -155,7 +155,7 @@ def _plan(manner: str) -> Plan:
 
 
 def _sweep(plan: Plan) -> int:
-    """A sweep in one process, which does not wait long for those that did not say who they are."""
+    """A sweep in one process, with a short timeout for workers that did not register."""
     trials.DEAD, trials.PATIENCE = 10.0, 0.1
     tune(plan)
     finish(plan, winner(plan, _study(plan)))
@@ -167,7 +167,7 @@ def _study(plan: Plan) -> Any:
 
 
 def _found(plan: Plan) -> dict[str, float | None]:
-    """The value of every setting, None for one that was stopped early; and one final run of the winner."""
+    """The value of every setting, None if it was stopped early; also one final run of the winner."""
     study = _study(plan)
     done = [trial for trial in study.get_trials(deepcopy=False) if trial.state.name in ("COMPLETE", "PRUNED")]
     keys = [key_in(trial) for trial in done]
@@ -176,7 +176,7 @@ def _found(plan: Plan) -> dict[str, float | None]:
     best = winner(plan, study)
     summary = json.loads(Path(plan.out, "final", best.key, "0", "summary.json").read_text(encoding="utf-8"))
     assert summary["epochs"] == plan.base.epochs
-    # Optuna gives a trial that was stopped the value that it had then, which depends on who came before.
+    # Optuna gives a pruned trial its last value, which depends on the order of the workers.
     return {key_in(trial): trial.value if trial.state.name == "COMPLETE" else None for trial in done}
 
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own, on loopback, in a temporary folder; it is gone afterwards."""
+"""A temporary PostgreSQL server on loopback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEBIAN = Path("/usr/lib/postgresql")
 
 
 def missing() -> str | None:
-    """What is not there of what the server needs; None if it can be started."""
+    """What the server needs and is missing; None if it can be started."""
     if _programs() is None:
         return "PostgreSQL is not installed (Debian: apt-get install postgresql)"
     try:
@@ -31,11 +31,11 @@ def missing() -> str | None:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The URL of a database that is empty."""
+    """The URL of an empty database."""
     programs = _programs()
     if programs is None:
         raise FileNotFoundError("initdb")
-    user = "postgres" if os.geteuid() == 0 else None  # the server refuses to be root
+    user = "postgres" if os.geteuid() == 0 else None  # the server refuses to run as root
     with tempfile.TemporaryDirectory(prefix="torture-postgres-") as folder:
         if user:
             shutil.chown(folder, user)
@@ -58,7 +58,8 @@ def server() -> Iterator[str]:
         subprocess.run(made, check=True, **common)  # type: ignore[call-overload]
         port = _free_port()
         listening = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={folder}", "-c", "fsync=off"]
-        running = subprocess.Popen([programs / "postgres", "-D", place, "-p", str(port), *listening], **common)  # type: ignore[call-overload]
+        server = [programs / "postgres", "-D", place, "-p", str(port), *listening]
+        running = subprocess.Popen(server, **common)  # type: ignore[call-overload]
         try:
             while not _answers(port):
                 if running.poll() is not None:
@@ -71,7 +72,7 @@ def server() -> Iterator[str]:
 
 
 def _programs() -> Path | None:
-    """The folder of the server's programs, the newest where there are several."""
+    """The folder of the server's programs, of the newest version."""
     found = shutil.which("initdb")
     folders = [Path(found).parent] if found else sorted(DEBIAN.glob("*/bin"), key=lambda path: float(path.parent.name))
     return next((folder for folder in reversed(folders) if (folder / "postgres").is_file()), None)

@@ -1,4 +1,4 @@
-"""Processes of one case: forked from one that has imported torch, limited, and killed at a moment that is drawn."""
+"""The processes of one case: forked after torch is imported, with limits, and killed at a random moment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 
 __all__ = ["Blow", "Ended", "ended"]
 
-SECONDS = 180  # after which a case hangs
+SECONDS = 180  # after which a case counts as hanging
 PRELOADED = [
     "torture.__main__",
     "inface.cli.app",
@@ -30,13 +30,13 @@ PRELOADED = [
 
 @dataclass(frozen=True)
 class Blow:
-    """When a process kills itself.
+    """The moment at which a process kills itself.
 
     Attributes:
-        folder: whose files count.
-        write: before it opens, renames, removes or flushes a file for the n-th time, or sends the n-th statement to a database.
+        folder: only files in this folder count.
+        write: before the n-th time that it opens, renames, removes or flushes a file, or queries a database.
         gradient: after the n-th step of its optimizer.
-        size: in the middle of a write, as soon as a file would have more bytes.
+        size: during a write, when a file would exceed this number of bytes.
     """
 
     folder: str
@@ -45,7 +45,7 @@ class Blow:
     size: int = 0
 
     def prepare(self) -> None:
-        """Have this process die when the moment comes."""
+        """Make this process kill itself at the moment."""
         from sqlalchemy import Engine, event  # noqa: PLC0415
         from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415
 
@@ -76,7 +76,7 @@ class Blow:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: its exit code, negative for a signal, and what it said."""
+    """The end of a process: its exit code, negative for a signal, and its output."""
 
     code: int
     said: str
@@ -87,19 +87,19 @@ class Ended:
 
 
 def ended(work: Callable[..., int], *arguments: Any, blow: Blow | None = None, memory: int = 0) -> Ended:
-    """Do something in a process of its own; one that hangs is an error.
+    """Run a function in a new process; a process that hangs is an error.
 
     Args:
-        work: returns the exit code.
-        arguments: of it.
-        blow: when it kills itself.
-        memory: how many bytes more it may take than it has at its start.
+        work: the function; it returns the exit code.
+        arguments: its arguments.
+        blow: when the process kills itself.
+        memory: the bytes that it may take beyond those at its start.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
         said = Path(folder, "said")
-        process = context.Process(target=_life, args=(said, work, arguments, blow, memory))
+        process = context.Process(target=_run, args=(said, work, arguments, blow, memory))
         process.start()
         process.join(SECONDS)
         if process.exitcode is None:
@@ -109,7 +109,7 @@ def ended(work: Callable[..., int], *arguments: Any, blow: Blow | None = None, m
         return Ended(process.exitcode, said.read_text(encoding="utf-8", errors="replace") if said.exists() else "")
 
 
-def _life(said: Path, work: Callable[..., int], arguments: tuple[Any, ...], blow: Blow | None, memory: int) -> None:
+def _run(said: Path, work: Callable[..., int], arguments: tuple[Any, ...], blow: Blow | None, memory: int) -> None:
     import torch  # noqa: PLC0415
 
     torch.set_num_threads(1)
@@ -123,7 +123,7 @@ def _life(said: Path, work: Callable[..., int], arguments: tuple[Any, ...], blow
         blow.prepare()
     try:
         code = work(*arguments)
-    except BaseException:  # noqa: BLE001 - whatever it is, it is what the case came to
+    except BaseException:  # noqa: BLE001 - any error is a result of the case
         traceback.print_exc()
         code = 70
     sys.stdout.flush()

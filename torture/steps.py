@@ -1,6 +1,6 @@
-"""Long runs of the optimizer, drawn from a seed, each step checked against float64.
+"""Random runs of the optimizer; each step is checked in float64.
 
-What is drawn is in the tables below: a set, a strategy or a dtype more is one line more.
+The tables below list the choices. A new set, strategy or dtype is one more line.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Kind:
-    """A set, and what is known of it without its own code.
+    """A set, with its properties computed independently of its own code.
 
     Attributes:
-        make: the set, of a radius and what a block is.
-        norm: of a block, as a matrix of groups: at most the radius inside.
+        make: makes the set from a radius and ``per``.
+        norm: the norm of a block, given as a matrix of groups; at most the radius inside the set.
         best: the largest ``<-g, v>`` over the unit ball.
-        stays: the entries of a point on the boundary, of this radius, that no in-face step may change; those that are given
-            are exact.
-        shapes: whether blocks of this shape can be in the set.
+        stays: the entries of a point on the boundary of this radius that no in-face step may change.
+        shapes: whether the set supports blocks of this shape.
     """
 
     make: Callable[[Any, Any], Set]
@@ -113,7 +112,7 @@ KINDS: dict[str, Kind] = {
 }
 STRATEGIES = [None, "away", "frank-wolfe", "pairwise", "function"]
 DTYPES = [torch.float32, torch.float32, torch.float64, torch.float64, torch.bfloat16, torch.float16]
-PER = ["output", "input", "tensor"]  # and "group", which has a case of its own
+PER = ["output", "input", "tensor"]  # "group" has its own case
 MATRICES = ("NuclearBall", "SpectralBall")
 
 
@@ -122,12 +121,12 @@ def _singular(x: Array) -> Array:
 
 
 def _by_hand(set_: Set, x: Tensor, g: Tensor) -> Tensor:
-    """The pairwise direction, as somebody writes it who gives a function."""
+    """The pairwise direction as a user's function."""
     return set_.dense_face_vertex(x, g) - set_.dense_face_vertex(x, -g)
 
 
 def case(seed: int) -> Counter[str]:
-    """One optimizer, from its start to some hundred steps; what was done, counted."""
+    """Run one optimizer for up to 200 steps; return counts of what was done."""
     if random.Random(seed).random() < 0.1:  # noqa: S311 - no secret
         return _whole_group(random.Random(seed + 1), seed)  # noqa: S311
     run = _Run(random.Random(seed), seed)  # noqa: S311
@@ -147,7 +146,7 @@ def case(seed: int) -> Counter[str]:
 
 
 def _whole_group(draw: random.Random, seed: int) -> Counter[str]:
-    """per="group": the tensors of a group step as the one vector does that they are."""
+    """per="group": the tensors of a group take the same steps as one vector of all their entries."""
     numbers = torch.Generator().manual_seed(seed % 2**63)
     name = draw.choice([name for name in KINDS if name not in MATRICES])
     shapes = [tuple(draw.choice([1, 2, 3, 5, 9]) for _ in range(draw.randint(2, 3))) for _ in range(draw.randint(1, 4))]
@@ -176,7 +175,8 @@ def _whole_group(draw: random.Random, seed: int) -> Counter[str]:
         apart = float((set_.gather([p.detach() for p in tensors]) - vector.detach()).abs().max())
         if not apart <= 1e-10 * size or not bool(set_.together().contains(vector.detach()).all()):
             raise AssertionError(
-                f"the tensors of a group step as one vector: apart {apart!r} ({set_!r}, shapes {shapes}, {options}, step {number})"
+                f"the tensors of a group step as one vector: apart {apart!r} "
+                f"({set_!r}, shapes {shapes}, {options}, step {number})"
             )
     return Counter(
         {"runs": 1, "steps": steps, "per group": 1, name: 1, "float64": 1, f"in_face {options['in_face']}": 1}
@@ -184,7 +184,7 @@ def _whole_group(draw: random.Random, seed: int) -> Counter[str]:
 
 
 def check(holds: object, what: str, run: _Run, **found: object) -> None:
-    """An AssertionError that says what does not hold, and for what run."""
+    """Raise an AssertionError that names the property and the run."""
     if not holds:
         numbers = ", ".join(f"{name} {value!r}" for name, value in found.items())
         raise AssertionError(f"{what}: {numbers} ({run})")
@@ -241,7 +241,8 @@ class _Run:
 
     def __str__(self) -> str:
         return (
-            f"{self.set!r}, shape {tuple(self.p.shape)}, {self.dtype}, in_face={self.strategy}, momentum={self.momentum}, "
+            f"{self.set!r}, shape {tuple(self.p.shape)}, {self.dtype}, "
+            f"in_face={self.strategy}, momentum={self.momentum}, "
             f"maximize={self.maximize}, fused={self.fused}, lr={self.lr:g}, gradients of {self.scale:g}, "
             f"after {self.counts['steps']} steps"
         )
@@ -259,7 +260,7 @@ class _Run:
         )
 
     def resumed(self) -> _Run:
-        """The same from a checkpoint, in a file as others would write and read it."""
+        """The same run from a checkpoint file."""
         file = io.BytesIO()
         torch.save({"weights": self.p.detach(), "optimizer": self.optimizer.state_dict()}, file)
         file.seek(0)
@@ -272,7 +273,7 @@ class _Run:
         return other
 
     def gradient(self) -> Tensor:
-        """Of a quadratic function and noise, at times with zeros, ties or what is not a number."""
+        """The gradient of a quadratic function plus noise; sometimes zeros, ties, or values that are not finite."""
         x = self.p.detach().double()
         spread = torch.as_tensor(self.radii[np.isfinite(self.radii)].max())
         g = (x - self.target) / spread + self.noise * torch.randn(x.shape, generator=self.random, dtype=x.dtype)
@@ -290,7 +291,7 @@ class _Run:
         self.p.grad = gradient.clone()
         self.optimizer.step()
 
-    # ------------------------------------------------------------------ one step, and what must be so after it
+    # ------------------------------------------------------------------ one step and its checks
 
     def step(self, gradient: Tensor, *, compared: bool) -> None:
         before = self.weights().clone()
@@ -395,7 +396,7 @@ class _Run:
         self.counts["faces kept"] += 1
 
     def compare(self, gradient: Tensor) -> None:
-        """The step of the kernels is that of torch operations, to rounding; or it is as good, where two are."""
+        """Kernels and torch operations take the same step up to rounding, or an equally good one in case of a tie."""
         others = []
         for disabled in (False, True):
             other = copy.copy(self)
@@ -427,7 +428,7 @@ class _Run:
     # ------------------------------------------------------------------ float64
 
     def weights(self) -> Tensor:
-        """What the optimizer computes with: the parameter, or its float32 copy."""
+        """The values that the optimizer computes with: the parameter, or its float32 copy."""
         found: Tensor = self.optimizer.state[self.p].get("master", self.p) if self.p in self.optimizer.state else self.p
         return found.detach()
 
