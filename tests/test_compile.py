@@ -108,6 +108,21 @@ def test_compiled_steps_are_the_eager_ones_bit_for_bit(sets, options, whole):
     assert str(one[1].report()) == str(two[1].report())
 
 
+@pytest.mark.parametrize("lr", [0.03, torch.tensor(0.03)], ids=["float", "tensor"])
+@pytest.mark.parametrize("set_", [L1Ball(1.0), L1Ball(SOME_FREE)], ids=["free-layers", "free-blocks"])
+def test_compiled_adaptive_steps_count_without_recompiling(set_, lr):
+    options = {"norm": "adaptive", "in_face": "away", "momentum": 0.9, "weight_decay": 0.1}
+    one, two = pair({"0.weight": set_}, lr, **options)
+    backend = Counting()
+    step = compiled(*two, backend, whole=False)
+    for batch in BATCHES:
+        train(*one, batch)
+        step(batch)
+        assert_same(one, two)
+    assert one[1].state[one[0][2].bias]["step"] == len(BATCHES)
+    assert backend.graphs <= 3  # each half, and the one that creates the state
+
+
 @needs_compiler
 def test_inductor_gives_the_eager_numbers_up_to_rounding():
     one, two = pair({"0.weight": L1Ball(1.0)}, torch.tensor(0.3), in_face="away", momentum=0.9)

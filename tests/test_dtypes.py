@@ -249,7 +249,7 @@ def test_a_checkpoint_of_one_dtype_loads_into_another(old, new):
     assert bool(torch.isfinite(q).all())
 
 
-@pytest.mark.parametrize("norm", ["l2", "l1", "linf", "spectral"])
+@pytest.mark.parametrize("norm", ["l2", "l1", "linf", "spectral", "adaptive"])
 @pytest.mark.parametrize("set_", [None, L1Ball(2.0)], ids=["free", "constrained"])
 def test_one_group_may_hold_parameters_of_all_dtypes(set_, norm):
     dtypes = [torch.float32, torch.float64, *HALVES]
@@ -319,7 +319,7 @@ def test_the_memory_layout_of_a_parameter_does_not_matter(kind, layout, per, dty
             torch.testing.assert_close(other.state[q][key], value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("norm", ["l2", "l1", "linf", "spectral"])
+@pytest.mark.parametrize("norm", ["l2", "l1", "linf", "spectral", "adaptive"])
 def test_free_parameters_of_any_memory_layout_move_alike(norm):
     for shape, arrange in LAYOUTS.values():
         x = gradients(shape, 1)[0]

@@ -63,7 +63,12 @@ def test_a_set_names_what_it_refuses(build, message):
             "awry",
             "in_face must be None, 'away', 'frank-wolfe', 'pairwise', 'projected' or a function, got 'awry'",
         ),
-        ("norm", "l3", "norm must be one of 'l2', 'l1', 'linf', 'spectral', got 'l3'"),
+        ("norm", "l3", "norm must be one of 'l2', 'l1', 'linf', 'spectral', 'adaptive', got 'l3'"),
+        ("betas", (0.9, 1.0), r"betas must be two numbers in \[0, 1\), got \(0.9, 1.0\)"),
+        ("betas", (0.9,), r"betas must be two numbers in \[0, 1\), got \(0.9,\)"),
+        ("betas", 0.9, r"betas must be two numbers in \[0, 1\), got 0.9"),
+        ("eps", -1e-8, "eps must be >= 0 and finite, got -1e-08"),
+        ("eps", None, "eps must be >= 0 and finite, got None"),
         ("gradient_bound", 0.0, "gradient_bound must be None or > 0 and finite, got 0.0"),
         ("gradient_bound", math.inf, "gradient_bound must be None or > 0 and finite, got inf"),
         ("set", "l1", "set must be one of inface.sets or None, got 'l1'"),
@@ -238,7 +243,7 @@ def test_an_argument_with_another_number_of_blocks_or_of_whole_numbers_is_refuse
         L1Ball(1.0).vertex(torch.zeros(2, 2, dtype=torch.long))
 
 
-@pytest.mark.parametrize("norm", ["l2", "l1", "linf", "spectral"])
+@pytest.mark.parametrize("norm", ["l2", "l1", "linf", "spectral", "adaptive"])
 def test_a_free_gradient_that_is_not_finite_is_taken_as_sgd_takes_it(norm):
     p, w = Parameter(torch.ones(2, 2)), Parameter(torch.zeros(2, 2))
     opt = inface.FrankWolfe([{"params": [w], "set": L1Ball(1.0)}, {"params": [p]}], lr=0.1, norm=norm)

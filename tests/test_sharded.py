@@ -26,11 +26,11 @@ def sharded(x, mesh):
     return nn.Parameter(distribute_tensor(x, mesh, [Shard(0)]))
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_free_ones_descend_as_plain_ones_do(mesh, momentum):
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"norm": "adaptive", "weight_decay": 0.1}])
+def test_free_ones_descend_as_plain_ones_do(mesh, options):
     start = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     p, q = sharded(start.clone(), mesh), nn.Parameter(start.clone())
-    ours, plain = (inface.FrankWolfe([x], lr=0.1, momentum=momentum) for x in (p, q))
+    ours, plain = (inface.FrankWolfe([x], lr=0.1, **options) for x in (p, q))
     for i in range(5):
         g = torch.randn(4, 3, generator=torch.Generator().manual_seed(i))
         p.grad, q.grad = sharded(g, mesh).detach(), g

@@ -58,6 +58,7 @@ def inputs_for(set_):
             "norm l1": {"lr": LR, "norm": "l1"},
             "norm linf": {"lr": LR / 16, "norm": "linf"},
             "norm spectral": {"lr": LR, "norm": "spectral"},
+            "norm adaptive": {"lr": LR, "norm": "adaptive", "betas": (0.8, 0.9)},
         }
         if set_ is None or set_.has_faces:
             kwargs |= {
@@ -89,6 +90,8 @@ def errors_for(set_):
             "lr must be > 0 and finite": {"lr": math.nan},
             "momentum must be in": {"lr": 1e-2, "momentum": 1.0},
             "norm must be one of": {"lr": 1e-2, "norm": "l3"},
+            "betas must be two numbers": {"lr": 1e-2, "betas": (0.9, 1.5)},
+            "eps must be >= 0": {"lr": 1e-2, "eps": math.inf},
             "in_face must be": {"lr": 1e-2, "in_face": "sideways"},
             "gradient_bound must be": {"lr": 1e-2, "gradient_bound": -1.0},
         }
@@ -543,7 +546,7 @@ class TestFrankWolfe(TestCase):
                 self._check_gradients(optim_info, "boundary", phase, 1, lr=lr, in_face=in_face)
 
     @machinery.optims(INFOS[:1], dtypes=[torch.float64])
-    @parametrize("norm", ["l2", "l1", "linf", "spectral"])
+    @parametrize("norm", ["l2", "l1", "linf", "spectral", "adaptive"])
     def test_free_steps_differentiate_in_every_norm(self, device, dtype, optim_info, norm):
         self._check_gradients(optim_info, "inside", 0, 2, lr=0.05, norm=norm, momentum=0.5)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Any, get_args
+from typing import Any, TypeGuard, get_args
 
 import torch
 from torch import Tensor
@@ -109,12 +109,12 @@ def _check_lr(lr: object) -> None:
 def check_options(group: dict[str, Any]) -> None:
     """Raise a ValueError if an option of a group, other than its ``lr``, is not one."""
     momentum, bound, decay = group["momentum"], group["gradient_bound"], group["weight_decay"]
-    if not (_is_number(decay) and not isinstance(decay, Tensor) and 0 <= decay < math.inf):
+    if not (_is_plain_number(decay) and 0 <= decay < math.inf):
         raise ValueError(f"FrankWolfe: weight_decay must be >= 0 and finite, got {decay!r}")
     for option in ("every_gradient", "maximize", "differentiable", "project"):
         if not isinstance(group[option], bool):
             raise ValueError(f"FrankWolfe: {option} must be True or False, got {group[option]!r}")
-    if not (_is_number(momentum) and not isinstance(momentum, Tensor) and 0 <= float(momentum) < 1):
+    if not (_is_plain_number(momentum) and 0 <= momentum < 1):
         raise ValueError(f"FrankWolfe: momentum must be in [0, 1), got {momentum!r}")
     if group["in_face"] is not None and not callable(group["in_face"]) and group["in_face"] not in get_args(InFace):
         names = ", ".join(map(repr, get_args(InFace)))
@@ -125,6 +125,7 @@ def check_options(group: dict[str, Any]) -> None:
     if group["norm"] not in get_args(Norm):
         names = ", ".join(map(repr, get_args(Norm)))
         raise ValueError(f"FrankWolfe: norm must be one of {names}, got {group['norm']!r}")
+    _check_adaptive(group["betas"], group["eps"])
     if group["fused"] not in (None, True, False):
         raise ValueError(f"FrankWolfe: fused must be None, True or False, got {group['fused']!r}")
     if bound is not None and not (
@@ -133,6 +134,14 @@ def check_options(group: dict[str, Any]) -> None:
         else _is_number(bound) and 0 < bound < math.inf
     ):
         raise ValueError(f"FrankWolfe: gradient_bound must be None or > 0 and finite, got {bound!r}")
+
+
+def _check_adaptive(betas: object, eps: object) -> None:
+    pair = betas if isinstance(betas, tuple | list) and len(betas) == 2 else ()
+    if not pair or not all(_is_plain_number(beta) and 0 <= beta < 1 for beta in pair):
+        raise ValueError(f"FrankWolfe: betas must be two numbers in [0, 1), got {betas!r}")
+    if not (_is_plain_number(eps) and 0 <= eps < math.inf):
+        raise ValueError(f"FrankWolfe: eps must be >= 0 and finite, got {eps!r}")
 
 
 def _check_unit(group: dict[str, Any], unit: Unit) -> None:
@@ -198,6 +207,10 @@ def _called(group: dict[str, Any], index: int, p: Tensor) -> str:
     position = next(i for i, other in enumerate(group["params"]) if other is p)
     name = names_of(group, index)[position]
     return f'parameter "{name}"' if "param_names" in group else f"{name} of shape {tuple(p.shape)}"
+
+
+def _is_plain_number(value: object) -> TypeGuard[float]:
+    return _is_number(value) and not isinstance(value, Tensor)
 
 
 def _is_number(value: object) -> bool:

@@ -10,7 +10,11 @@ norm          step                                                         dual 
 ``l1``        ``lr h_j`` for the largest entry of the group alone          ``max_j |h_j|``
 ``linf``      ``lr |h|_1 sign(h)``                                         ``|h|_1``
 ``spectral``  ``lr |H|_nuc U V^T`` for each matrix ``H = U S V^T``         ``sqrt(sum |H|_nuc^2)``
+``adaptive``  ``lr h / s``, ``s = sqrt(v) + eps``: AdamW                   ``sqrt(sum h_j^2 / s_j)``
 ============  ===========================================================  ==========================
+
+The norm ``adaptive`` changes with every gradient: ``h`` is the running average of gradients and ``v`` that of their squares,
+both corrected for their start at zero. It is in :mod:`inface.adaptive`; the others are here.
 """
 
 from __future__ import annotations
@@ -23,13 +27,14 @@ from torch import Tensor
 
 from .linalg import polar
 
-__all__ = ["Norm", "descend", "dual_square"]
+__all__ = ["FixedNorm", "Norm", "descend", "dual_square"]
 
-Norm = Literal["l2", "l1", "linf", "spectral"]
+FixedNorm = Literal["l2", "l1", "linf", "spectral"]
+Norm = Literal["l2", "l1", "linf", "spectral", "adaptive"]
 
 
 def descend(
-    params: list[Tensor], grads: list[Tensor], lr: float | Tensor, norm: Norm, weight_decay: float = 0.0
+    params: list[Tensor], grads: list[Tensor], lr: float | Tensor, norm: FixedNorm, weight_decay: float = 0.0
 ) -> Tensor:
     """Move ``params`` in place, and return the square of the gradient's dual norm (a 0-d tensor, not synchronised).
 
@@ -50,7 +55,7 @@ def descend(
     return _STEPS[norm](params, grads, lr)
 
 
-def dual_square(grads: list[Tensor], norm: Norm) -> Tensor:
+def dual_square(grads: list[Tensor], norm: FixedNorm) -> Tensor:
     """The square of the dual norm of a group's gradient.
 
     >>> import torch

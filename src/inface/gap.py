@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from .adaptive import Moments, scales, weighted_square
 from .free import dual_square
 from .sets import Set
 from .sets.base import computable
+from .state import moments_of
 from .units import free_part, units
 
 if TYPE_CHECKING:
@@ -99,7 +101,9 @@ def modified_gap(
             as they were.
         loss: ``loss(model(inputs), target)``, a mean over the batch.
         batches: pairs ``(inputs, target)``, together the data set; they may differ in size.
-        optimizer: says which parameters are constrained to what, and with which learning rates.
+        optimizer: says which parameters are constrained to what, and with which learning rates. Under
+            ``norm="adaptive"`` the norm is the one that its last step has left; before the first one it is the one that a
+            step with this gradient would make.
 
     >>> import torch, inface
     >>> from inface.sets import L1Ball
@@ -116,9 +120,12 @@ def modified_gap(
     names = {id(p): name for name, p in model.named_parameters()}
     constrained, free = [], []
     for index, group in enumerate(optimizer.param_groups):
-        parts = [free_part(group["set"], gradients[p]) for p in group["params"] if p in gradients]
+        moving = [p for p in group["params"] if p in gradients]
+        parts = [free_part(group["set"], gradients[p]) for p in moving]
         descending = [h for h in parts if h is not None]
-        if descending:
+        if descending and group["norm"] == "adaptive":
+            free.append(FreeNorm(_adaptive_square(optimizer, group, moving, descending), group["lr"]))
+        elif descending:
             free.append(FreeNorm(dual_square(descending, group["norm"]), group["lr"]))
         for unit in units(group, index) if group["set"] is not None else ():
             known = [gradients.get(p) for p in unit.params]
@@ -211,6 +218,20 @@ def combine(constrained: Sequence[BlockGaps], free: Sequence[FreeNorm]) -> Modif
         for name, gaps in zip(part.parameters, part.gaps.split(list(part.parameters.values())), strict=True)
     }
     return ModifiedGap(first + second, first, second, constant.sqrt(), named)
+
+
+def _adaptive_square(
+    optimizer: FrankWolfe, group: dict[str, Any], params: Sequence[Tensor], grads: list[Tensor]
+) -> Tensor:
+    """The square of the dual norm of a free gradient in the norm of the moments that the optimizer has."""
+    moments = []
+    for p, h in zip(params, grads, strict=True):
+        state = optimizer.state.get(p, {})
+        started = "step" in state and bool(state["step"] > 0)
+        fresh = Moments(h, (1 - group["betas"][1]) * h.square(), torch.ones((), device="cpu"))
+        moments.append(moments_of(group["set"], state) if started else fresh)
+    with torch.no_grad():
+        return weighted_square(grads, scales(moments, group["betas"], group["eps"]))
 
 
 def _merged(parts: Sequence[BlockGaps]) -> list[BlockGaps]:

@@ -21,6 +21,8 @@ OPTIONS = frozenset(
         "in_face_steps",
         "momentum",
         "norm",
+        "betas",
+        "eps",
         "gradient_bound",
         "every_gradient",
         "weight_decay",

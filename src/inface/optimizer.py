@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
 
+from .adaptive import Betas, descend_adaptively
 from .checks import check_direction, check_gradients, check_group
 from .free import Norm, descend
 from .fused import Fused
@@ -25,6 +26,7 @@ from .sets import Set
 from .sets.base import EXACT, InFace, computable, spread
 from .state import (
     average_free,
+    average_moments,
     before_rounding,
     create,
     create_masters,
@@ -88,8 +90,12 @@ class FrankWolfe(Optimizer):
             ``|d| <= diam``.
         in_face_steps: how many second halves, each with a gradient of its own, follow a first half; the paper's is 1.
         momentum: steps use the average ``m <- momentum m + (1 - momentum) g`` of all gradients, those of both halves.
+            Free parameters under ``norm="adaptive"`` do not look at it: their average is that of ``betas[0]``.
         norm: of free parameters, which makes their steepest-descent step: ``"l2"`` (SGD), ``"l1"``, ``"linf"``,
-            ``"spectral"``.
+            ``"spectral"``, or ``"adaptive"`` (AdamW: the diagonal norm of the running second moments).
+        betas: of ``norm="adaptive"``: how much the averages of gradients and of their squares keep, as of torch's AdamW.
+            Gradients of both halves count. OneCycleLR and CyclicLR cycle ``momentum``, not these.
+        eps: of ``norm="adaptive"``: added to the root of the second moments, as by torch's AdamW.
         gradient_bound: a bound on the dual norm of a block's gradient (the paper's ``L_f``), dual to the ``norm`` of its
             set, if the theorems are to hold without clamping; a number, or a tensor with one value per block.
         every_gradient: free parameters move with every gradient, not once per iteration.
@@ -128,6 +134,8 @@ class FrankWolfe(Optimizer):
     """
 
     _warned: bool
+    # Not in ``defaults``: OneCycleLR and CyclicLR would find them there and leave ``momentum`` alone.
+    _betas: Betas = (0.9, 0.999)
 
     def __init__(
         self,
@@ -139,6 +147,8 @@ class FrankWolfe(Optimizer):
         in_face_steps: int = 1,
         momentum: float = 0.0,
         norm: Norm = "l2",
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
         gradient_bound: float | Tensor | None = None,
         every_gradient: bool = False,
         weight_decay: float = 0.0,
@@ -174,6 +184,7 @@ class FrankWolfe(Optimizer):
             "in_face_steps": in_face_steps,
             "momentum": momentum,
             "norm": norm,
+            "eps": eps,
             "gradient_bound": gradient_bound,
             "every_gradient": every_gradient,
             "weight_decay": weight_decay,
@@ -182,6 +193,7 @@ class FrankWolfe(Optimizer):
             "fused": fused,
             "project": project,
         }
+        self._betas = betas
         self._prepared = False
         super().__init__(params, defaults)
         self._prepared = True
@@ -192,6 +204,7 @@ class FrankWolfe(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; it is checked whole before anything is changed."""
         super().add_param_group(param_group)
+        self.param_groups[-1].setdefault("betas", self._betas)
         try:
             check_group(self.param_groups[-1], len(self.param_groups) - 1)
         except ValueError:
@@ -287,7 +300,7 @@ class FrankWolfe(Optimizer):
             params = [p for group in self.param_groups for p in group["params"]]
             for i, p in zip(ids, params, strict=True):
                 for key, value in loaded["state"].get(i, {}).items():
-                    if isinstance(value, Tensor) and p.dtype not in EXACT:
+                    if isinstance(value, Tensor) and p.dtype not in EXACT and key != "step":
                         self.state[p][key] = computable(value.detach()).clone().to(p.device)
 
         # Last before and first after: the hooks of others see, and may rewrite, plain data.
@@ -301,11 +314,14 @@ class FrankWolfe(Optimizer):
             for handle in handles:
                 handle.remove()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_betas": self._betas}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for group in self.param_groups:
             group.setdefault("in_face_steps", 1)  # of a state that is older than the option
-            for option, default in self.defaults.items():
+            for option, default in {**self.defaults, "betas": self._betas}.items():
                 group.setdefault(option, default)
             for p in group["params"]:
                 constrain(p, group["set"])
@@ -324,7 +340,8 @@ class FrankWolfe(Optimizer):
             present = [p for p in group["params"] if p.numel()]  # they are one block
         for p in present:
             state = self.state[p]
-            if "phase" not in state or group["momentum"] or p.dtype not in EXACT or "master" in state:
+            averaged = group["momentum"] or group["norm"] == "adaptive"
+            if "phase" not in state or averaged or p.dtype not in EXACT or "master" in state:
                 create(state, p, group)
             if state["phase"] > (0 if group["in_face"] is None else group["in_face_steps"]):
                 state["phase"] = 0  # of a second half that was switched off
@@ -410,7 +427,9 @@ class FrankWolfe(Optimizer):
         states = [self.state[p] for p in params]
         values = [_target(set_, p, state) for p, state in zip(params, states, strict=True)]
         parts = [_free(set_, x) for x in values]
-        if group["momentum"]:
+        adaptive = group["norm"] == "adaptive"
+        moments = average_moments(set_, states, grads, group["betas"]) if adaptive else []
+        if group["momentum"] and not adaptive:
             averages: list[dict[str, Any]] = [
                 {"momentum_buffer": _free(set_, state["momentum_buffer"]), "started": state["started"]}
                 for state in states
@@ -421,10 +440,14 @@ class FrankWolfe(Optimizer):
         first = [state["phase"] == 0 for state in states]
         moving = [i for i in range(len(params)) if first[i] or group["every_gradient"]]
         if moving:
-            lr = _scalar(group["lr"])
-            square = descend(
-                [parts[i] for i in moving], [grads[i] for i in moving], lr, group["norm"], group["weight_decay"]
-            )
+            lr, decay, targets = _scalar(group["lr"]), group["weight_decay"], [parts[i] for i in moving]
+            if adaptive:
+                averages_ = [moments[i] for i in moving]
+                square = descend_adaptively(
+                    targets, averages_, lr, betas=group["betas"], eps=group["eps"], weight_decay=decay
+                )
+            else:
+                square = descend(targets, [grads[i] for i in moving], lr, group["norm"], decay)
             for i in moving:
                 if values[i] is not params[i]:
                     put_free_part(set_, values[i], parts[i])

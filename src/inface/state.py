@@ -1,4 +1,4 @@
-"""What the optimizer keeps of a parameter: its phase, its momentum, and a float32 copy of a half-precision one."""
+"""What the optimizer keeps of a parameter: its phase, its averages, and a float32 copy of a half-precision one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .adaptive import Betas, Moments, accumulate
+from .sets import Set
 from .sets.base import EXACT, computable
-from .units import Unit
+from .units import Unit, free_part, put_free_part
 
 __all__ = [
-    "average_free", "before_rounding", "create", "create_masters", "keep_average", "put", "rounded", "unit_weights",
-    "weights", "write",
+    "average_free", "average_moments", "before_rounding", "create", "create_masters", "keep_average", "moments_of", "put",
+    "rounded", "unit_weights", "weights", "write",
 ]  # fmt: skip
 
 State = dict[str, Any]
@@ -23,19 +25,31 @@ State = dict[str, Any]
 def create(state: State, p: Tensor, group: dict[str, Any]) -> None:
     """Fill in what is missing of a parameter's state.
 
-    ``phase``: 0 if the next gradient does the first half of an iteration, ``i`` if its i-th second half. ``started``: whether the
-    momentum buffer holds gradients. A block of a buffer that has seen no finite gradient yet holds NaN.
+    ``phase``: 0 if the next gradient does the first half of an iteration, ``i`` if its i-th second half. ``started``:
+    whether the momentum buffer holds gradients. A block of a buffer that has seen no finite gradient yet holds NaN.
+    ``exp_avg``, ``exp_avg_sq`` and ``step``: the moments of what is free under ``norm="adaptive"``, under Adam's names.
     """
+    set_: Set | None = group["set"]
+    adaptive = group["norm"] == "adaptive" and (set_ is None or set_.free is not None)
+    averaged = group["momentum"] and not (adaptive and (set_ is None or set_.all_free))
     state.setdefault("phase", 0)
     if p.dtype in EXACT:
         state.pop("master", None)  # of a parameter that was converted
-    elif "master" not in state and group["set"] is None:
+    elif "master" not in state and set_ is None:
         state["master"] = computable(p.detach()).clone()
-    if group["momentum"] and "momentum_buffer" not in state:
+    if averaged and "momentum_buffer" not in state:
         state["momentum_buffer"] = torch.full_like(computable(p.detach()), torch.nan)
         state["started"] = False
-    elif group["momentum"] and state["momentum_buffer"].dtype is not p.dtype:
+    elif averaged and state["momentum_buffer"].dtype is not p.dtype:
         state["momentum_buffer"] = state["momentum_buffer"].to(p.dtype if p.dtype in EXACT else torch.float32)
+    if adaptive:
+        for key in ("exp_avg", "exp_avg_sq"):
+            if key not in state:
+                state[key] = torch.zeros_like(computable(p.detach()))
+            elif state[key].dtype is not p.dtype:
+                state[key] = state[key].to(p.dtype if p.dtype in EXACT else torch.float32)
+        if "step" not in state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
 
 
 def create_masters(unit: Unit, states: Sequence[State]) -> None:
@@ -148,6 +162,26 @@ def average_free(states: list[State], grads: list[Tensor], momentum: float) -> l
         for i in set(range(len(states))).difference(going):
             keep_average(states[i], grads[i])
     return [state["momentum_buffer"] for state in states]
+
+
+def moments_of(set_: Set | None, state: State) -> Moments:
+    """The moments of what is free of a parameter."""
+    first, second = free_part(set_, state["exp_avg"]), free_part(set_, state["exp_avg_sq"])
+    if first is None or second is None:
+        raise TypeError(f"{set_!r} has no free blocks")
+    return Moments(first, second, state["step"])
+
+
+def average_moments(set_: Set | None, states: list[State], grads: list[Tensor], betas: Betas) -> list[Moments]:
+    """The moments of what is free, with these gradients; they are the state from now on."""
+    found = accumulate([moments_of(set_, state) for state in states], grads, betas)
+    for state, moments in zip(states, found, strict=True):
+        state["exp_avg"] = put_free_part(set_, state["exp_avg"], moments.first)
+        state["exp_avg_sq"] = put_free_part(set_, state["exp_avg_sq"], moments.second)
+        if "momentum_buffer" in state and set_ is not None and not set_.all_free:
+            # Else it would hold NaN for free blocks whose group goes over to another norm.
+            state["momentum_buffer"] = put_free_part(set_, state["momentum_buffer"], moments.first)
+    return found
 
 
 def put(there: Tensor, new: Tensor) -> None:

@@ -29,6 +29,9 @@ def kappa(optimizer: FrankWolfe) -> float:
     scaled by :math:`\sqrt{lr_{ref} / lr}`, as in :class:`inface.ModifiedGap`, and ``sigma`` of the bound is measured in
     the norms so scaled. Groups with a learning rate of 0 while others move, and frozen parameters, do not count.
 
+    Raises:
+        ValueError: free parameters under ``norm="adaptive"``, whose norm changes with every gradient.
+
     >>> import torch, inface
     >>> from inface.sets import L1Ball
     >>> model = torch.nn.Linear(9, 2)
@@ -43,6 +46,10 @@ def kappa(optimizer: FrankWolfe) -> float:
         moving_params = [p for p in group["params"] if p.requires_grad and p.numel()]
         parts = [free_part(set_, torch.empty(p.shape, device="meta")) for p in moving_params]
         shapes = [part.shape for part in parts if part is not None]
+        if group["norm"] == "adaptive" and shapes:
+            raise ValueError(
+                f"kappa: wanted norms that stay as they are, got norm='adaptive' (group {index}), which every gradient changes"
+            )
         if group["norm"] == "spectral":
             ratios = [equivalence("spectral", shape.numel(), _rank(shape)) for shape in shapes]
         else:

@@ -10,7 +10,7 @@ import inface
 from inface.sets import GroupL1Ball, KSparsePolytope, L1Ball, L2Ball, LInfBall, NuclearBall, Simplex
 
 INF = float("inf")
-NORMS = ["l2", "l1", "linf", "spectral"]
+NORMS = ["l2", "l1", "linf", "spectral", "adaptive"]
 
 
 def gradients(shape, count, seed=1):
