@@ -6,6 +6,7 @@ import os
 import sys
 from importlib.metadata import version as installed
 from pathlib import Path
+from typing import Any
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -15,7 +16,7 @@ from pages import gather  # noqa: E402 - beside this file
 
 project = "inface"
 author = "the inface developers"
-project_copyright = "MIT licence"
+project_copyright = "the inface developers"
 release = version = installed("inface")
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
@@ -48,3 +49,13 @@ napoleon_use_rtype = False
 
 # Pages that live elsewhere in the repository: copied here before every build.
 gather(ROOT, DOCS)
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", _without_blank_ends)
+
+
+def _without_blank_ends(app: Any, name: str, source: list[str]) -> None:  # noqa: ARG001 - as Sphinx calls it
+    """Doctest needs a blank line before the end of a block of code; readers do not."""
+    source[0] = source[0].replace("\n\n```\n", "\n```\n")
