@@ -218,7 +218,7 @@ def ellipsoid():
 
 
 def test_the_example_runs_as_the_page_shows_it(capsys):
-    page = (ROOT / "docs" / "own-set.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "own-set.md").read_text(encoding="utf-8")
     assert f"```python\n{(ROOT / 'examples' / 'ellipsoid.py').read_text(encoding='utf-8')}```" in page
     runpy.run_path(str(ROOT / "examples" / "ellipsoid.py"), run_name="__main__")
     assert capsys.readouterr().out in page
