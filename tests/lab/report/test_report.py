@@ -460,7 +460,7 @@ def test_settings_stand_under_the_table_once_for_each_method(tmp_path):
 def test_unfinished_runs_are_drawn_but_not_compared(tmp_path):
     runs = [make_run(tmp_path / "done", "sgd"), make_run(tmp_path / "going", finished=False)]
     page = read(write_report(runs, tmp_path / "r.html"))
-    assert "Not finished, so drawn but not in the table: going" in page.words
+    assert "Unfinished runs, which are in the figures but not in the table: going" in page.words
     assert len(page.all("tr")) == 2 + 1
     assert "digits-gap" in figure_ids(page)
 
