@@ -7,7 +7,7 @@ compiled before it is called, and compiled code is cached on disk.
 
 # Types are Numba's; its loops are what they are.
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN202, ARG001, C901, PLR0912, PLR0915, FURB136, PLR1730
+# ruff: noqa: ANN001, ANN202, ARG001
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ projection works on a short list of it.
 
 # Types are Numba's; its loops are what they are.
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN202, ARG001, C901, PLR0912, PLR0915, FURB136, PLR1730
+# ruff: noqa: ANN001, ANN201, ANN202, ARG001, C901, PLR0912, PLR0915
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from numba.extending import intrinsic
 
 # Numba's cache of this file does not see changes in that one: touch this file after them.
 from .loops import (
+    BALL,
     BOX,
     COLUMNS,
-    GROUPED,
     GROUPS,
     PIECE,
     RATES,
@@ -73,19 +73,20 @@ def nonzero_bits(typing_context: Any, address: Any, zero: Any) -> Any:
 
 
 @compiled()
-def support(x, at):
-    """The places of what is not zero, and how many there are."""
+def gather(x, g, at, own, price):
+    """The places of what is not zero, it and its gradient, and how many there are."""
     count, whole = 0, x.shape[0] - x.shape[0] % LANES
     address, size, zero = x.ctypes.data, x.itemsize, x.dtype.type(0)
     for piece in range(0, whole, LANES):
         found = nonzero_bits(int64(address + piece * size), zero)
         while found != uint64(0):
-            at[count] = piece + trailing_zeros(found)
+            k = piece + int64(trailing_zeros(found))
+            at[count], own[count], price[count] = k, x[k], g[k]
             count += 1
             found &= found - uint64(1)
     for k in range(whole, x.shape[0]):
         if x[k] != 0:
-            at[count] = k
+            at[count], own[count], price[count] = k, x[k], g[k]
             count += 1
     return count
 
@@ -97,8 +98,8 @@ def support(x, at):
 def shrink(v, held, count, r, on, eps):
     """Make of ``v`` its projection: onto the simplex of sum ``r``, or onto ``{w >= 0, sum w <= r}`` where not ``on``.
 
-    Returns whether the sum is ``r``, and whether something vanished. What rounding leaves of what was to vanish, from the
-    norms ``held``, vanishes too.
+    Returns whether the sum is ``r``, and whether something vanished. What rounding leaves of what was to vanish, from what was ``held``, vanishes
+    too.
     """
     positive, top = 0.0, -np.inf
     for q in range(count):
@@ -126,7 +127,7 @@ def shrink(v, held, count, r, on, eps):
     size, least, gone = 0.0, r * ULPS * eps, False
     for q in range(count):
         w = max((v[q] - top) - cut if onto else v[q], 0.0)
-        if w <= least and w < held[q]:
+        if w <= least and w < abs(held[q]):
             w = 0.0
         gone = gone or w == 0
         v[q] = w
@@ -149,38 +150,72 @@ def part_of(lr, fall, length, phase):
 # ---------------------------------------------------------------------- rows of l1 balls and simplices
 
 
-@compiled()
-def sparse_row(x, g, sign, r, lr, phase, on, at, v, held, count, eps):
-    """The step of one row of an l1 ball or a simplex: ``(fall, moved, hit)``."""
-    if count == 0 or (on and count == 1):
-        return 0.0, False, False
+@compiled(fastmath={"reassoc", "nsz"})
+def sparse_row(x, sign, r, lr, phase, family, project, at, own, price, v, count, eps):
+    """The step of one row of an l1 ball or a simplex, ``(fall, moved, hit, outside)``, of its short list."""
     real = x.dtype.type
+    size, low, total, positive, far = 0.0, 0.0, 0.0, 0.0, 0.0
     for q in range(count):
-        own, price = float64(x[at[q]]), sign * float64(g[at[q]])
-        held[q] = abs(own)
-        v[q] = held[q] - lr * (price if own > 0 else -price)
-    onto, gone = shrink(v, held, count, r, on, eps)
+        size_q, slope = abs(own[q]), sign * price[q]
+        low += 1.0 if own[q] < 0 else 0.0
+        v[q] = size_q - lr * (slope if own[q] > 0 else -slope)
+        size += size_q
+        total += v[q]
+        positive += v[q] if v[q] > 0 else 0.0
+        far += 0.0 if abs(v[q]) <= 4 * r else 1.0
+    outside = r * (1 + ULPS * eps) < size < np.inf
+    if family == SIMPLEX:
+        outside = size < np.inf and (abs(size - r) > r * ULPS * eps or low > 0)
+    on = family == SIMPLEX or size >= r * (1 - ULPS * eps)
+    if (outside and project) or count == 0 or (on and count == 1):
+        return 0.0, False, False, outside
+    onto, gone, scale = on or not positive < r * (1 - ULPS * eps), 0.0, 1.0
+    if far > 0:
+        onto, vanished = shrink(v, own, count, r, on, eps)
+        gone += vanished
+    else:
+        cut, least, active = 0.0, r * ULPS * eps, float64(count)
+        if onto:
+            # Michelot's iteration.
+            while True:
+                cut = (total - r) / active
+                total, left = 0.0, 0.0
+                for q in range(count):
+                    total += v[q] if v[q] > cut else 0.0
+                    left += 1.0 if v[q] > cut else 0.0
+                if left == active:
+                    break
+                active = left
+        total = 0.0
+        for q in range(count):
+            w = v[q] - cut
+            w = 0.0 if (w <= least) & (w < abs(own[q])) else w
+            w = w if w > 0 else 0.0
+            gone += 1.0 if w == 0 else 0.0
+            total += w
+            v[q] = w
+        scale = r / total if onto and total > 0 else 1.0
     fall, length = 0.0, 0.0
     for q in range(count):
-        own = x[at[q]]
-        new = real(v[q] if own > 0 else 0.0 - v[q])
-        v[q] = float64(new)
-        fall += sign * float64(g[at[q]]) * float64(own - new)
-        length += abs(float64(own - new))
+        w = v[q] * scale
+        new = float64(real(w if own[q] > 0 else 0.0 - w))
+        fall += sign * price[q] * (own[q] - new)
+        length += abs(own[q] - new)
+        v[q] = new
     if not (0 < fall < np.inf):
-        return fall, False, False
+        return fall, False, False, outside
     part = part_of(lr, fall, length, phase)
     if part < 1:
         size = 0.0
         for q in range(count):
-            v[q] = float64(x[at[q]]) + part * (v[q] - float64(x[at[q]]))
+            v[q] = own[q] + part * (v[q] - own[q])
             size += abs(v[q])
         repair = r / size if on or size >= r * (1 - ULPS * eps) else 1.0
         for q in range(count):
             v[q] *= repair
     for q in range(count):
         x[at[q]] = real(v[q])
-    return fall, True, part >= 1 and (gone or (onto and not on))
+    return fall, True, part >= 1 and (gone > 0 or (onto and not on)), outside
 
 
 # ---------------------------------------------------------------------- rows of boxes
@@ -351,31 +386,24 @@ def group_block(x, g, sign, r, lr, phase, on, norms, at, v, held, eps):
 def block(x, xb, g, sign, r, lr, family, phase, project, scratch, at, mask, eps):
     """The step of one block, ``(fall, moved, hit, outside)``; one that is outside, and is to be projected, stays."""
     v, held, norms = scratch[0], scratch[1], scratch[2]
-    size, low, count = 0.0, 0.0, 0
+    if family in (BALL, SIMPLEX):
+        count = gather(x[0], g[0], at, held, norms)
+        return sparse_row(x[0], sign, r, lr, phase, family, project, at, held, norms, v, count, eps)
+    size = 0.0
     if family == BOX:
         size = float64(bits_of(top_magnitude(xb[0], mask)))
-    elif family == GROUPED:
+    else:
         for j in range(x.shape[0]):
             norms[j] = norm_of(x[j], xb[j], mask)
             size += norms[j]
-    else:
-        count = support(x[0], at)
-        for q in range(count):
-            own = float64(x[0, at[q]])
-            size += abs(own)
-            low = min(low, own)
     outside = r * (1 + ULPS * eps) < size < np.inf
-    if family == SIMPLEX:
-        outside = size < np.inf and (abs(size - r) > r * ULPS * eps or low < 0)
     if outside and project:
         return 0.0, False, False, True
-    on = family == SIMPLEX or size >= r * (1 - ULPS * eps)
     if family == BOX:
         fall, moved, hit = box_row(x[0], g[0], sign, r, lr, phase, eps)
-    elif family == GROUPED:
-        fall, moved, hit = group_block(x, g, sign, r, lr, phase, on, norms, at, v, held, eps)
     else:
-        fall, moved, hit = sparse_row(x[0], g[0], sign, r, lr, phase, on, at, v, held, count, eps)
+        on = size >= r * (1 - ULPS * eps)
+        fall, moved, hit = group_block(x, g, sign, r, lr, phase, on, norms, at, v, held, eps)
     return fall, moved, hit, outside
 
 
