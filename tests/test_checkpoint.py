@@ -31,7 +31,7 @@ SETS = {
     "l2": L2Ball(1.0),
     "spectral": SpectralBall(1.0),
 }
-STRATEGIES = [None, "away", "frank-wolfe", "pairwise"]
+STRATEGIES = [None, "away", "frank-wolfe", "pairwise", "projected"]
 EVERYTHING = [
     pytest.param(set_, in_face, id=f"{name}-{in_face}")
     for name, set_ in SETS.items()

@@ -85,6 +85,10 @@ def assert_same(one, two, **tol):
 STEPS = [
     pytest.param({"0.weight": L1Ball(1.0)}, {"in_face": "away", "momentum": 0.9}, True, id="l1-away-momentum-whole"),
     pytest.param({"0.weight": L1Ball(1.0)}, {"in_face": "pairwise"}, False, id="l1-pairwise"),
+    pytest.param({"0.weight": L1Ball(1.0)}, {"in_face": "projected", "momentum": 0.9}, False, id="l1-projected"),
+    pytest.param({"0.weight": L1Ball(1.0)}, {"in_face": "projected", "in_face_steps": 3}, False, id="l1-steps"),
+    pytest.param({"0.weight": GroupL1Ball(1.0)}, {"in_face": "projected"}, False, id="group-projected"),
+    pytest.param({"0.weight": LInfBall(0.2)}, {"in_face": "projected"}, False, id="box-projected"),
     pytest.param({"*.weight": L1Ball(1.0)}, {}, True, id="l1-two-layers-sfw-whole"),
     pytest.param({"0.weight": GroupL1Ball(2.0)}, {"in_face": "frank-wolfe", "norm": "linf"}, False, id="group-linf"),
     pytest.param({"0.weight": L1Ball(SOME_FREE)}, {"in_face": "away", "momentum": 0.9}, False, id="l1-free-blocks"),

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import mse_loss
 
 import inface
-from inface.sets import L1Ball, NuclearBall
+from inface.sets import GroupL1Ball, KSparsePolytope, L1Ball, LInfBall, NuclearBall, Simplex
 
 # ---------------------------------------------------------------------- optima, by projected gradients in numpy
 
@@ -118,7 +118,7 @@ def test_the_optimum_of_the_lasso_is_optimal_and_on_a_proper_face():
 
 
 @pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("in_face", ["away", "pairwise"])
+@pytest.mark.parametrize("in_face", ["away", "pairwise", "projected"])
 def test_in_face_steps_reach_the_lasso_optimum_and_its_support(in_face, start):
     errors, supports = LASSO.fit(STARTS[start], 1200, in_face=in_face)
     assert errors[-1] <= 1e-6
@@ -147,7 +147,7 @@ def test_in_face_steps_are_sparser_and_nearer_than_plain_ones_after_as_many_grad
     assert errors[-1] < 0.1 * plain_errors[-1]
 
 
-@pytest.mark.parametrize(("in_face", "momentum"), [("away", 0.5), ("away", 0.9), ("pairwise", 0.9)])
+@pytest.mark.parametrize(("in_face", "momentum"), [("away", 0.5), ("away", 0.9), ("pairwise", 0.9), ("projected", 0.9)])
 def test_in_face_steps_with_momentum_reach_the_lasso_optimum(in_face, momentum):
     errors, supports = LASSO.fit(STARTS["dense"], 1200, in_face=in_face, momentum=momentum)
     assert errors[-1] <= 1e-6
@@ -183,11 +183,11 @@ def test_convex_bound_is_above_the_error_at_every_point_and_falls_with_it(rates,
 # ---------------------------------------------------------------------- matrices
 
 
-def nuclear_fit(mask, target, radius, x, steps, in_face):
+def nuclear_fit(mask, target, radius, x, steps, in_face, **options):
     """``1/2 |mask (X - target)|^2``, whose L is 1, over a nuclear ball; the values of F after every gradient, and X."""
     p, mask, target = (torch.tensor(value) for value in (np.array(x, float), mask, target))
     p.requires_grad_()
-    opt = inface.FrankWolfe([{"params": [p], "set": NuclearBall(radius)}], lr=0.5, in_face=in_face)
+    opt = inface.FrankWolfe([{"params": [p], "set": NuclearBall(radius)}], lr=0.5, in_face=in_face, **options)
     values = []
     for _ in range(steps):
         with torch.no_grad():
@@ -217,7 +217,7 @@ class Completion:
         return minimise(lambda x: cls.mask * x - cls.noisy, lambda x: project_nuclear(x, cls.radius), 0 * cls.mask, 1.0)
 
 
-@pytest.mark.parametrize("in_face", [None, "away", "frank-wolfe", "pairwise"])
+@pytest.mark.parametrize("in_face", [None, "away", "frank-wolfe", "pairwise", "projected"])
 def test_a_matrix_is_completed_in_a_ball_with_room_for_it(in_face):
     """The data have no noise, so F* = 0."""
     target = Completion.mask * Completion.matrix
@@ -228,7 +228,7 @@ def test_a_matrix_is_completed_in_a_ball_with_room_for_it(in_face):
         assert values[400] <= 1e-6 * start
 
 
-@pytest.mark.parametrize("in_face", [None, "away", "frank-wolfe", "pairwise"])
+@pytest.mark.parametrize("in_face", [None, "away", "frank-wolfe", "pairwise", "projected"])
 def test_completion_in_a_small_ball_comes_closer_at_the_rate_of_the_theorem(in_face):
     best = Completion.optimum()
     assert rank(best) == 3
@@ -260,8 +260,73 @@ def test_a_projected_gradient_as_in_face_direction_completes_a_matrix_to_its_opt
     assert rank(x) == rank(best) < rank(plain)
 
 
+@pytest.mark.parametrize(("k", "gradients"), [(1, 600), (5, 1800)])
+def test_projected_steps_complete_a_matrix_to_its_optimum_and_rank_where_away_steps_do_not(k, gradients):
+    best = Completion.optimum()
+    start, wanted = Completion.value(0 * best), Completion.value(best)
+    some = (Completion.mask, Completion.noisy, Completion.radius, 0 * best)
+    values, x = nuclear_fit(*some, gradients, "projected", in_face_steps=k)
+    assert values[-1] - wanted <= 1e-6 * start
+    assert rank(x) == rank(best)
+    away, _ = nuclear_fit(*some, gradients, "away")
+    assert away[-1] - wanted > 1e-3 * start
+
+
+class Quadratic:
+    """``1/2 |A x - b|^2`` over a set, with the set's own projection for the oracle; the optimum lies on a face."""
+
+    def __init__(self, set_, shape, seed=0):
+        rng, n = np.random.default_rng(seed), int(np.prod(shape))
+        self.set, self.shape = set_, shape
+        self.A = torch.tensor(rng.normal(size=(3 * n, n)) / (3 * n) ** 0.5)
+        self.b = self.A @ torch.tensor(rng.normal(size=n) * (rng.random(n) < 0.4))
+        self.L = float(torch.linalg.eigvalsh(self.A.T @ self.A)[-1])
+        best = minimise(
+            lambda x: self.gradient(torch.tensor(x)).numpy(),
+            lambda x: set_.project(torch.tensor(x)).numpy(),
+            set_.project(torch.zeros(shape, dtype=torch.float64)).numpy(),
+            self.L,
+        )
+        self.best = torch.tensor(best)
+
+    def value(self, x):
+        return float((self.A @ x.flatten() - self.b).square().sum() / 2)
+
+    def gradient(self, x):
+        return (self.A.T @ (self.A @ x.flatten() - self.b)).reshape(self.shape)
+
+    def fit(self, steps, **options):
+        p = torch.nn.Parameter(self.set.project(torch.zeros(self.shape, dtype=torch.float64)))
+        opt = inface.FrankWolfe([{"params": [p], "set": self.set}], lr=1 / (2 * self.L), **options)
+        for _ in range(steps):
+            p.grad = self.gradient(p.detach())
+            opt.step()
+        return p.detach()
+
+
+PROBLEMS = {
+    "l1": lambda: Quadratic(L1Ball(2.0, per="tensor"), (30,)),
+    "simplex": lambda: Quadratic(Simplex(1.5, per="tensor"), (30,)),
+    "group": lambda: Quadratic(GroupL1Ball(2.0), (10, 3)),
+    "box": lambda: Quadratic(LInfBall(0.3, per="tensor"), (30,)),
+    "k-sparse": lambda: Quadratic(KSparsePolytope(0.4, k=4, per="tensor"), (30,)),
+}
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_projected_steps_reach_an_optimum_on_a_face_to_one_part_in_a_million(name, k):
+    problem = PROBLEMS[name]()
+    assert float(problem.set.norm(problem.best)[0]) == pytest.approx(problem.set.radius, rel=1e-9), "on the boundary"
+    x = problem.fit(1500, in_face="projected", in_face_steps=k)
+    start = problem.value(problem.set.project(0 * x))
+    assert problem.value(x) - problem.value(problem.best) <= 1e-6 * start
+    if name in ("l1", "simplex", "group"):
+        assert torch.equal(x == 0, problem.best.abs() < 1e-9), "the support of the optimum"
+
+
 @pytest.mark.parametrize("start", ["zero", "full rank"])
-@pytest.mark.parametrize("in_face", ["away", "pairwise"])
+@pytest.mark.parametrize("in_face", ["away", "pairwise", "projected"])
 def test_in_face_steps_project_a_matrix_onto_a_nuclear_ball_and_reach_its_rank(in_face, start):
     u, _, vt = np.linalg.svd(np.random.default_rng(1).normal(size=(12, 9)), full_matrices=False)
     target = (u * [3.0, 2.0, 1.2, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02]) @ vt

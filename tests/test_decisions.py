@@ -10,7 +10,7 @@ from inface.sets import GroupL1Ball, KSparsePolytope, L1Ball, L2Ball, LInfBall, 
 
 BOTH_PATHS = True
 
-STRATEGIES = ["away", "frank-wolfe", "pairwise"]
+STRATEGIES = ["away", "frank-wolfe", "pairwise", "projected"]
 SETS = [
     L1Ball(1.5),
     Simplex(1.5),
@@ -131,7 +131,7 @@ def test_the_norm_of_a_wide_block_is_accumulated_in_more_than_its_own_precision(
 # 5. A maximal step lands exactly.
 
 
-@pytest.mark.parametrize("strategy", ["away", "pairwise"])
+@pytest.mark.parametrize("strategy", ["away", "pairwise", "projected"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_drop_leaves_an_exact_zero(strategy, dtype):
     x = torch.tensor([[0.1, 0.2, 0.7]], dtype=dtype)

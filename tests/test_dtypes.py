@@ -61,7 +61,7 @@ def run(p, opt, grads):
 
 
 @half
-@pytest.mark.parametrize("in_face", [None, "away", "frank-wolfe", "pairwise"])
+@pytest.mark.parametrize("in_face", [None, "away", "frank-wolfe", "pairwise", "projected"])
 @pytest.mark.parametrize("set_", [*FACES, pytest.param(SETS["spectral"], id="spectral")])
 def test_a_half_precision_run_is_the_float32_run_rounded(set_, in_face, dtype):
     in_face = in_face if set_.has_faces else None

@@ -6,12 +6,20 @@ import torch
 from torch.nn import Parameter
 
 import inface
-from inface.sets import GroupL1Ball, L1Ball, L2Ball, LInfBall, Simplex
+from inface.sets import GroupL1Ball, KSparsePolytope, L1Ball, L2Ball, LInfBall, NuclearBall, Simplex
 from inface.sets.base import Set
 
 BOTH_PATHS = True
 
-SETS = [L1Ball(1.5), Simplex(1.5), GroupL1Ball(1.5), LInfBall(0.5), L2Ball(1.5)]
+SETS = [
+    L1Ball(1.5),
+    Simplex(1.5),
+    GroupL1Ball(1.5),
+    LInfBall(0.5),
+    L2Ball(1.5),
+    KSparsePolytope(0.5, k=3),
+    NuclearBall(1.5),
+]
 EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}
 
 
@@ -179,6 +187,40 @@ def test_an_l2_ball_takes_sgd_steps_inside_and_none_on_the_sphere():
     assert opt.report().in_face == 1
     far, _ = second_half(x[:1], L2Ball(1.0), [[-30.0, -40.0]], lr=1.0)
     assert float(L2Ball(1.0).norm(far)) == pytest.approx(1, abs=2**-22)
+
+
+def test_a_k_sparse_polytope_keeps_bounds_zeros_and_signs_and_with_k_one_is_the_l1_ball():
+    x = torch.tensor([[0.3, 0.2, -0.06, 0.04, 0.0]])  # on the l1 facet of radius 0.3, k = 2
+    after, opt = second_half(x, KSparsePolytope(0.3, k=2), [[9.0, -1.0, -1.0, 0.0, 9.0]], lr=0.2)
+    # Of the sum 0.6 the bound takes 0.3; v = (0.4, -0.14, 0.04) then gives (0.3, 0, 0).
+    np.testing.assert_allclose(after, [[0.3, 0.3, 0.0, 0.0, 0.0]], rtol=1e-6, atol=0)
+    assert opt.report().drop == 1
+    for x, g in draws(L1Ball(1.5), 12):
+        for lr in (0.05, 1.0):
+            one, _ = second_half(x, L1Ball(1.5), g, lr)
+            two, _ = second_half(x, KSparsePolytope(1.5, k=1), g, lr)
+            torch.testing.assert_close(one, two, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_in_a_nuclear_ball_the_small_matrix_moves_and_the_singular_spaces_stay(inside):
+    rng = np.random.default_rng(0)
+    u, _, vt = np.linalg.svd(rng.normal(size=(7, 5)), full_matrices=False)
+    u, vt, g = u[:, :3], vt[:3], rng.normal(size=(7, 5))
+    x = torch.tensor((u * [0.6, 0.3, 0.1]) @ vt)
+    core = np.diag([0.6, 0.3, 0.1]) - 0.05 * u.T @ g @ vt.T
+    if inside:
+        after, _ = second_half(x, NuclearBall(4.0), g, lr=0.05)
+        np.testing.assert_allclose(after, u @ core @ vt, rtol=0, atol=1e-14)
+    else:
+        after, opt = second_half(x, NuclearBall(1.0), g, lr=0.05)
+        values, vectors = np.linalg.eigh((core + core.T) / 2)
+        small = (vectors * project_simplex(values, 1.0)) @ vectors.T
+        np.testing.assert_allclose(after, u @ small @ vt, rtol=0, atol=1e-14)
+        far, opt = second_half(x, NuclearBall(1.0), g, lr=5.0)
+        assert np.linalg.matrix_rank(far.numpy(), tol=1e-12) < 3
+        assert opt.report().drop == 1
+    assert np.linalg.matrix_rank(after.numpy(), tol=1e-12) <= 3
 
 
 @pytest.mark.parametrize("set_", SETS, ids=lambda s: s.kind)

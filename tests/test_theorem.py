@@ -151,7 +151,7 @@ def test_modified_gap_is_definition_2_1(z, sigma):
     assert float(found) == pytest.approx(gap(z, sigma), rel=1e-13)
 
 
-@pytest.mark.parametrize("in_face", [None, "away"])
+@pytest.mark.parametrize("in_face", [None, "away", "projected"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("sigma", [0.3, 3.0])
 def test_the_averaged_squared_gap_stays_under_the_bound(sigma, schedule, in_face):
@@ -164,7 +164,7 @@ def test_the_averaged_squared_gap_stays_under_the_bound(sigma, schedule, in_face
         assert inface.theory.squared_gap_bound(K, batch_sizes=batch, **known) == pytest.approx(limit, rel=1e-12)
 
 
-@pytest.mark.parametrize("in_face", [None, "away"])
+@pytest.mark.parametrize("in_face", [None, "away", "projected"])
 @pytest.mark.parametrize("sigma", [0.3, 3.0])
 def test_the_averaged_squared_gap_falls_like_1_over_k_when_the_batch_is_k(sigma, in_face):
     Ks = [10, 40, 160, 640]
@@ -177,7 +177,7 @@ def test_the_averaged_squared_gap_falls_like_1_over_k_when_the_batch_is_k(sigma,
         assert np.polyfit(np.log(Ks[:3]), np.log(noisy), 1)[0] > -0.5, "with one sample a gradient the noise must show"
 
 
-@pytest.mark.parametrize("in_face", [None, "away"])
+@pytest.mark.parametrize("in_face", [None, "away", "projected"])
 @pytest.mark.parametrize(
     "wrong",
     [{"lr": 8 / (2 * L)}, {"lr": 0.1 / (2 * L)}, {"maximize": True}],

@@ -162,7 +162,7 @@ class SetInfo(machinery.OptimizerInfo):
 
     @property
     def strategies(self):
-        return ["away", "frank-wolfe", "pairwise"] if self.set is not None and self.set.has_faces else []
+        return ["away", "frank-wolfe", "pairwise", "projected"] if self.set is not None and self.set.has_faces else []
 
     @property
     def name(self):

@@ -424,8 +424,8 @@ def _face_project(case: _Case) -> None:
         again, _ = set_.block_face_project(end, end.double())
         near = (again - end).flatten(1).abs().amax(1) <= case.near * r
         case.demand("face_project: of a point of the face must be that point", near, **values, again=again.flatten(1))
-        # On the boundary every vertex of the face is a point of it; the one in the direction of y is the worst.
-        worst = torch.where(spread(on, x), set_.dense_face_vertex(x, (end - y).to(x.dtype)), x)
+        # The vertex of the face in the direction of y is the worst; a set may keep to a part of the face, so it is projected.
+        worst = set_.block_face_project(x, set_.dense_face_vertex(x, (end - y).to(x.dtype)).double()).end
         largest = (end.abs() + x.abs() + worst.abs()).flatten(1).amax(1)
         slack = case.near * ((y - end).abs() + end.abs()).flatten(1).sum(1) * largest
         for other in (x, worst):

@@ -89,7 +89,7 @@ def test_a_mixed_parameter_steps_as_its_two_parts_do(per, momentum, fused, dtype
     ],
     ids=lambda set_: set_.kind,
 )
-@pytest.mark.parametrize("in_face", [None, "away", "pairwise", "frank-wolfe"])
+@pytest.mark.parametrize("in_face", [None, "away", "pairwise", "frank-wolfe", "projected"])
 def test_every_set_leaves_the_free_block_to_descent(set_, in_face):
     p = nn.Parameter(torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(0)).double())
     opt = optimizer(p, set_, in_face=in_face, project=True)

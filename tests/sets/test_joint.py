@@ -49,7 +49,7 @@ def step(params, opt, grads):
 @every_set
 @pytest.mark.parametrize("fused", [None, False])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("in_face", [None, "away", "frank-wolfe", "pairwise"])
+@pytest.mark.parametrize("in_face", [None, "away", "frank-wolfe", "pairwise", "projected"])
 def test_the_tensors_of_a_group_step_as_the_one_vector_that_they_are(set_, in_face, momentum, fused):
     params = start(set_)
     vector = nn.Parameter(set_.gather([p.detach() for p in params]).clone())

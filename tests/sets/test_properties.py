@@ -24,7 +24,7 @@ MAKE = {
     "spectral": lambda r, per: SpectralBall(r, per=per),
 }
 SPARSE = ["l1", "simplex", "group-output", "group-input"]
-IN_FACE = ["away", "frank-wolfe", "pairwise"]
+IN_FACE = ["away", "frank-wolfe", "pairwise", "projected"]
 
 
 def by_hand(set_, x, g):
@@ -214,7 +214,10 @@ def away_slope(case, block, g, r, strategy):
 
 
 @settings(max_examples=120)
-@given(st.data(), cases(names=SPARSE, starts=("project", "vertex", "face"), strategies=("away", "pairwise", by_hand)))
+@given(
+    st.data(),
+    cases(names=SPARSE, starts=("project", "vertex", "face"), strategies=("away", "pairwise", "projected", by_hand)),
+)
 def test_a_maximal_step_from_the_boundary_drops_exactly_one_entry_to_an_exact_zero(data, case):
     optimizer = case.optimizer(case.rate(1e30, 1.0))
     assume(case.bounded().all())
@@ -290,7 +293,10 @@ def test_the_gap_is_never_negative_and_zero_only_at_stationary_points(data, case
 def test_an_in_face_direction_never_points_uphill(data, case, scale):
     g = scale * data.draw(values(case.p.shape, case.p.dtype))
     blocks = case.set.to_blocks(case.p.detach()), case.set.to_blocks(g)
-    slope = case.set.in_face(case.strategy, *blocks).slope.numpy()
+    if case.strategy == "projected":
+        slope = case.set.project_in_face(*blocks, rate=1.0, diameter=1.0).slope.numpy()
+    else:
+        slope = case.set.in_face(case.strategy, *blocks).slope.numpy()
     rounding = [16 * case.eps * r * np.abs(c).sum() for c, r in zip(case.split(g), case.r, strict=True)]
     assert (slope >= -np.array(rounding)).all()
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .base import Decision, Move, Set, dot, onto_sphere, spread, wide
+from .base import Decision, FaceProjection, Move, Set, dot, onto_sphere, spread, wide
 from .blocks import Per
 from .linf_ball import POWERS, at_bound, onto_bounds, snap_to_bounds
 from .norms import NormName
@@ -108,6 +108,32 @@ class KSparsePolytope(Set):
     def dense_face_vertex(self, x: Tensor, g: Tensor) -> Tensor:
         return self._face_best(x, g).dense(x)
 
+    def block_face_project(self, x: Tensor, y: Tensor) -> FaceProjection:
+        """Entries at a bound stay, zeros and signs too: ``|w| = clip(sign(x) y - s, 0, r)`` on the rest.
+
+        On the l1 facet the threshold ``s`` gives the sum that entries at a bound leave of ``k radius``; inside it ``s`` is 0,
+        unless the sum would be larger. So ``k = 1`` is the l1 ball.
+        """
+        tol, r, size = self.tolerance(x), self.r(x), x.abs().to(wide(x))
+        facet, bound = self._on_facet(x), at_bound(x, r, tol)
+        free = (x != 0) & ~bound
+        count = (self._k(x) - bound.sum(1)).clamp(min=1)  # of entries at the radius that make up the rest of the sum
+        edge, target = spread(r, size), (count * r).unsqueeze(1)
+        v = torch.where(free, x.sign() * y, -torch.inf)
+        kept = v.clamp(min=0).minimum(edge)
+        onto = facet | (kept.sum(1) >= target.squeeze(1) - self._k(x) * r * tol)
+        last = v.sort(1, descending=True).values.gather(1, (count - 1).clamp(max=x.shape[1] - 1).unsqueeze(1))
+        cut = _capped(v - torch.where(torch.isfinite(last), last, 0), target, edge)
+        w = torch.where(onto.unsqueeze(1), cut, kept)
+        # What rounding leaves on the way to zero or to a bound is not there.
+        w = torch.where((w <= edge * tol) & (w < size), 0, w)
+        w = torch.where(w >= edge * (1 - tol), edge, w)
+        gone = free & ((w == 0) | (w == edge))
+        end = torch.where(free & (w > 0), torch.copysign(w.to(x.dtype), x), torch.where(bound, x, 0))
+        end = torch.where(onto.unsqueeze(1), self._onto_facet(end), end)
+        still = free.sum(1) <= facet.to(torch.long)
+        return FaceProjection(torch.where(still.unsqueeze(1), x, end), (gone.any(1) | (onto & ~facet)) & ~still)
+
     def ray(self, x: Tensor, d: Tensor) -> Tensor:
         r, eps = self.r(x), torch.finfo(x.dtype).eps
         x, d = x.to(wide(x)), d.to(wide(d))
@@ -140,25 +166,13 @@ class KSparsePolytope(Set):
     def block_project(self, x: Tensor) -> Tensor:
         """``sign(x) clip(|x| - s, 0, r)`` with the threshold ``s >= 0`` that brings the l1 norm down to ``k radius``.
 
-        The sum falls in ``s`` along straight pieces: bisection finds the piece, which is then solved exactly. The
-        threshold lies within a radius below the k-th largest entry, and is measured from there: the radius would drown
-        in entries that are much larger than it.
+        The threshold lies within a radius below the k-th largest entry, and is measured from there: the radius would
+        drown in entries that are much larger than it.
         """
         size, r = x.abs().to(wide(x)), spread(self.r(x), x)
         clipped = size.minimum(r)
         target = self._k(x) * r
-        size = size - size.topk(self._k(x), 1).values[:, -1:]
-        low, high = -r.expand(x.shape[0], 1), torch.zeros_like(size[:, :1])
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2
-            above = (size - middle).clamp(min=0).minimum(r).sum(1, keepdim=True) > target
-            low, high = torch.where(above, middle, low), torch.where(above, high, middle)
-        cut, partial = size - high >= r, (size > high) & (size - high < r)
-        pieces = partial.sum(1, keepdim=True)
-        exact = (
-            torch.where(partial, size, 0).sum(1, keepdim=True) + cut.sum(1, keepdim=True) * r - target
-        ) / pieces.clamp(min=1)
-        shrunk = (size - torch.where(pieces > 0, exact, high)).clamp(min=0).minimum(r)
+        shrunk = _capped(size - size.topk(self._k(x), 1).values[:, -1:], target, r)
         return torch.copysign(torch.where(clipped.sum(1, keepdim=True) <= target, clipped, shrunk).to(x.dtype), x)
 
     def diameter(self, block_shape: torch.Size) -> float | Tensor:
@@ -208,6 +222,24 @@ class KSparsePolytope(Set):
             scaled = torch.minimum((x * scale).maximum(-edge), edge)
             x = torch.where(bound, torch.copysign(edge.expand_as(x), x), scaled)
         return x
+
+
+def _capped(v: Tensor, target: Tensor, r: Tensor) -> Tensor:
+    """``clip(v - s, 0, r)`` with the threshold ``s`` in ``[-r, 0]`` at which each row sums to its target.
+
+    The sum falls in ``s`` along straight pieces: bisection finds the piece, which is then solved exactly.
+    """
+    low, high = -r.expand(v.shape[0], 1), torch.zeros_like(v[:, :1])
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        above = (v - middle).clamp(min=0).minimum(r).sum(1, keepdim=True) > target
+        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+    cut, partial = v - high >= r, (v > high) & (v - high < r)
+    pieces = partial.sum(1, keepdim=True)
+    exact = (torch.where(partial, v, 0).sum(1, keepdim=True) + cut.sum(1, keepdim=True) * r - target) / pieces.clamp(
+        min=1
+    )
+    return (v - torch.where(pieces > 0, exact, high)).clamp(min=0).minimum(r)
 
 
 def _l1_and_slope(y: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..linalg import Factors, frobenius, svd, top_pair
-from .base import ULPS, Decision, Move, dot, spread, wide
+from .base import ULPS, Decision, FaceProjection, Move, dot, spread, wide
 from .group_sum import project_simplex
 from .matrices import MatrixSet, clean, finite
 from .rays import norm_ray
@@ -109,6 +109,35 @@ class NuclearBall(MatrixSet):
         factors, on = self._face(x)
         z = _extreme(factors, clean(g), largest=False)
         return torch.where(spread(on, x), self._dense(_rank_one(factors, z), x), self.dense_vertex(g))
+
+    def block_face_project(self, x: Tensor, y: Tensor) -> FaceProjection:
+        """``U M V^T`` with the singular vectors of ``x`` and the projection ``M`` of ``U^T y V``.
+
+        On the boundary ``M`` is positive semidefinite of trace ``r``: the eigenvalues of the symmetric part are projected
+        onto the simplex. Inside, where the row and column spaces of ``x`` stay and nothing else does, ``M`` is any matrix of
+        nuclear norm at most ``r``: the singular values are projected. Neither raises the rank.
+        """
+        factors, on = self._face(x)
+        r, used = self.r(x), factors.s > 0
+        left, right = factors.u.to(wide(x)), factors.v.to(wide(x))
+        core = torch.where(used.unsqueeze(1) & used.unsqueeze(2), left.mT @ clean(y) @ right, 0)
+        sizes = core.abs().flatten(1).sum(1, keepdim=True)
+        # Directions outside the face get an eigenvalue that no projection keeps.
+        outside = torch.diag_embed(torch.where(used, 0, -2 * (sizes + r.expand(len(x)).unsqueeze(1))))
+        values, vectors = torch.linalg.eigh((core + core.mT) / 2 + outside)
+        a, inner, bh = torch.linalg.svd(core, full_matrices=False)
+        onto = on | (inner.sum(1) >= r * (1 - self.tolerance(x)))
+        kept = torch.where(spread(on, inner), values, inner)
+        w = torch.where(spread(onto, inner), project_simplex(kept, r), inner)
+        w = torch.where(w <= spread(r * self.tolerance(x), w), 0, w)
+        total = w.sum(1)
+        w = w * spread(torch.where(onto, r / torch.where(total > 0, total, 1), 1), w)
+        first, second = (torch.where(spread(on, core), vectors, other) for other in (a, bh.mT))
+        end = ((left @ (first * w.unsqueeze(1))) @ (right @ second).mT).to(x.dtype)
+        rank = used.sum(1)
+        alone = (on & (rank <= 1)) | (rank == 0)
+        smaller = ((w > 0).sum(1) < rank) | (onto & ~on)
+        return FaceProjection(torch.where(spread(alone, x), x, end), smaller & ~alone)
 
     def ray(self, x: Tensor, d: Tensor) -> Tensor:
         return norm_ray(_value_and_slope, x, d, self.r(x), torch.finfo(x.dtype).eps)
