@@ -6,15 +6,18 @@ from .lazy import exports
 
 if TYPE_CHECKING:
     from . import batches, export, sets, sparsity, theory
+    from .density import DensityScheduler
     from .gap import ModifiedGap, convex_bound, modified_gap
     from .groups import param_groups
     from .init import graph_init_
     from .iterate import RandomIterate
     from .optimizer import FrankWolfe
     from .report import Report
+    from .sparse import sparse_optimizer
     from .version import __version__
 
 __all__ = [
+    "DensityScheduler",
     "FrankWolfe",
     "ModifiedGap",
     "RandomIterate",
@@ -27,6 +30,7 @@ __all__ = [
     "modified_gap",
     "param_groups",
     "sets",
+    "sparse_optimizer",
     "sparsity",
     "theory",
 ]
@@ -34,6 +38,7 @@ __all__ = [
 __getattr__, __dir__ = exports(
     __name__,
     {
+        "DensityScheduler": "density",
         "FrankWolfe": "optimizer",
         "ModifiedGap": "gap",
         "RandomIterate": "iterate",
@@ -46,6 +51,7 @@ __getattr__, __dir__ = exports(
         "modified_gap": "gap",
         "param_groups": "groups",
         "sets": "sets",
+        "sparse_optimizer": "sparse",
         "sparsity": "sparsity",
         "theory": "theory",
     },

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard, get_args
 import torch
 from torch import Tensor
 
+from .density import Path
 from .free import Norm
 from .kernels import available, fits
 from .sets import Set, blocks
@@ -111,7 +112,7 @@ def check_options(group: dict[str, Any]) -> None:
     momentum, bound, decay = group["momentum"], group["gradient_bound"], group["weight_decay"]
     if not (_is_plain_number(decay) and 0 <= decay < math.inf):
         raise ValueError(f"FrankWolfe: weight_decay must be >= 0 and finite, got {decay!r}")
-    for option in ("every_gradient", "maximize", "differentiable", "project"):
+    for option in ("every_gradient", "maximize", "precondition", "differentiable", "project"):
         if not isinstance(group[option], bool):
             raise ValueError(f"FrankWolfe: {option} must be True or False, got {group[option]!r}")
     if not (_is_plain_number(momentum) and 0 <= momentum < 1):
@@ -126,6 +127,7 @@ def check_options(group: dict[str, Any]) -> None:
         names = ", ".join(map(repr, get_args(Norm)))
         raise ValueError(f"FrankWolfe: norm must be one of {names}, got {group['norm']!r}")
     _check_adaptive(group["betas"], group["eps"])
+    _check_density(group["dampening"], group["relative"], group["path"])
     if group["fused"] not in (None, True, False):
         raise ValueError(f"FrankWolfe: fused must be None, True or False, got {group['fused']!r}")
     if bound is not None and not (
@@ -134,6 +136,15 @@ def check_options(group: dict[str, Any]) -> None:
         else _is_number(bound) and 0 < bound < math.inf
     ):
         raise ValueError(f"FrankWolfe: gradient_bound must be None or > 0 and finite, got {bound!r}")
+
+
+def _check_density(dampening: object, relative: object, path: object) -> None:
+    if dampening is not None and not (_is_plain_number(dampening) and 0 <= dampening < 1):
+        raise ValueError(f"FrankWolfe: dampening must be None or in [0, 1), got {dampening!r}")
+    if relative is not None and not (_is_plain_number(relative) and 0 < relative < math.inf):
+        raise ValueError(f"FrankWolfe: relative must be None or > 0 and finite, got {relative!r}")
+    if path is not None and not (isinstance(path, dict) and set(path) == set(Path.__annotations__)):
+        raise ValueError(f"FrankWolfe: path must be None or a path of densities, got {path!r:.60}")
 
 
 def _check_adaptive(betas: object, eps: object) -> None:

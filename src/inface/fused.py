@@ -129,6 +129,10 @@ class Fused:
                 parts.append(BlockGaps({names[i]: len(gaps)}, gaps, diameter, lr, gradient_bound))
         return parts
 
+    def blocks(self, index: int) -> Tensor:
+        """The gaps of all blocks of a group at their last first half."""
+        return self._layers[index].table.gaps
+
     def forget(self, index: int, p: Tensor) -> None:
         """Forget the gaps of a parameter whose last first half was taken elsewhere."""
         if index in self._layers:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from .adaptive import Moments, scales, weighted_square
 from .free import dual_square
 from .sets import Set
 from .sets.base import computable
 from .state import moments_of
-from .units import free_part, units
+from .units import Unit, free_part, units
 
 if TYPE_CHECKING:
     from .optimizer import FrankWolfe
@@ -137,7 +138,13 @@ def modified_gap(
             own = [names.get(id(p)) for p in unit.params]
             name = unit.name if None in own else " + ".join(map(str, own))
             constrained.append(
-                BlockGaps({name: len(gaps)}, gaps, unit.diameter(), group["lr"], group["gradient_bound"])
+                BlockGaps(
+                    {name: len(gaps)},
+                    gaps,
+                    unit.diameter(),
+                    learning_rate(optimizer, group, unit),
+                    group["gradient_bound"],
+                )
             )
     return combine(constrained, free)
 
@@ -244,6 +251,13 @@ def _merged(parts: Sequence[BlockGaps]) -> list[BlockGaps]:
         same[0] if len(same) == 1 else replace(same[0], gaps=torch.cat([part.gaps for part in same]))
         for same in alike.values()
     ]
+
+
+def learning_rate(optimizer: Optimizer, group: dict[str, Any], unit: Unit) -> float | Tensor:
+    """The ``lr = 1 / (2 L)`` of a unit: the group's, or what its last relative step implied."""
+    if group["relative"] is None:
+        return group["lr"]
+    return optimizer.state[unit.params[0]].get("implied_lr", group["lr"])
 
 
 def step_rate(diameter: float | Tensor, lr: float | Tensor, gradient_bound: float | Tensor | None) -> float | Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiab
 
 from .adaptive import Betas, descend_adaptively
 from .checks import check_direction, check_gradients, check_group
+from .density import advance, regrows
 from .free import Norm, descend
 from .fused import Fused
 from .gap import BlockGaps, FreeNorm, ModifiedGap, combine, step_rate
@@ -20,8 +21,9 @@ from .groups import Constraints, param_groups
 from .halves import average, take_half
 from .kernels import Options
 from .registry import constrain
+from .relative import AUTO, StepSize, keep_gap, step_size
 from .report import Report
-from .serialization import beside, check_state, restored_group, to_plain_data
+from .serialization import OLDER, beside, check_state, restored_group, to_plain_data
 from .sets import Set
 from .sets.base import EXACT, InFace, computable, spread
 from .state import (
@@ -31,13 +33,14 @@ from .state import (
     create,
     create_masters,
     keep_average,
+    preconditioned,
     put,
     rounded,
     unit_weights,
     weights,
     write,
 )
-from .units import Unit, free_part, put_free_part, units, with_gradients
+from .units import Unit, free_part, names_of, put_free_part, units, with_gradients
 from .warning import warn
 
 __all__ = ["Direction", "FrankWolfe"]
@@ -82,7 +85,8 @@ class FrankWolfe(Optimizer):
             ``set`` is free. Or a model, with ``sets``.
         sets: with a model only: the mapping that :func:`inface.param_groups` takes.
         lr: :math:`1 / (2 L)`, for free and constrained parameters alike. Learning-rate schedulers work on both. It can be
-            left out where every group has its own.
+            left out where every group has its own. ``"auto"``, for groups with a set: relative steps of a length that
+            served well on many networks (``lr=0.03, relative=1``).
         in_face: what the second half does: ``None`` (no second half: SFW), ``"away"`` (from the worst vertex of the
             minimal face), ``"frank-wolfe"`` (to its best), ``"pairwise"`` (from the worst to the best), ``"projected"``
             (SGD in the face: to the projection of ``x - lr g`` onto it, see :meth:`inface.sets.Set.project_in_face`), or a
@@ -91,6 +95,11 @@ class FrankWolfe(Optimizer):
         in_face_steps: how many second halves, each with a gradient of its own, follow a first half; the paper's is 1.
         momentum: steps use the average ``m <- momentum m + (1 - momentum) g`` of all gradients, those of both halves.
             Free parameters under ``norm="adaptive"`` do not look at it: their average is that of ``betas[0]``.
+        dampening: of free parameters, as in :class:`torch.optim.SGD`: their momentum is ``m <- momentum m +
+            (1 - dampening) g``. ``None``: the average, ``dampening = momentum``. 0 is what people call SGD with momentum.
+        relative: steps of constrained parameters are relative to their layer and to its gradients, and ``relative * lr`` is
+            their length (see :mod:`inface.relative`): rescaling the loss or a layer changes nothing. ``report()`` names the
+            smoothness constant that they imply.
         norm: of free parameters, which makes their steepest-descent step: ``"l2"`` (SGD), ``"l1"``, ``"linf"``,
             ``"spectral"``, or ``"adaptive"`` (AdamW: the diagonal norm of the running second moments).
         betas: of ``norm="adaptive"``: how much the averages of gradients and of their squares keep, as of torch's AdamW.
@@ -99,6 +108,8 @@ class FrankWolfe(Optimizer):
         gradient_bound: a bound on the dual norm of a block's gradient (the paper's ``L_f``), dual to the ``norm`` of its
             set, if the theorems are to hold without clamping; a number, or a tensor with one value per block.
         every_gradient: free parameters move with every gradient, not once per iteration.
+        precondition: gradients of constrained parameters are first divided by the root of the running mean of their squares
+            (``betas[1]``, ``eps``), as Adam does.
         weight_decay: free parameters shrink by ``1 - lr * weight_decay`` whenever they move (decoupled, as in AdamW); what
             lives in a set does not: its radius bounds it.
         maximize: maximise the objective.
@@ -140,12 +151,14 @@ class FrankWolfe(Optimizer):
     def __init__(
         self,
         params: ParamsT | nn.Module,
-        sets: Constraints | float | Tensor | None = None,
-        lr: float | Tensor | None = None,
+        sets: Constraints | float | Tensor | Literal["auto"] | None = None,
+        lr: float | Tensor | Literal["auto"] | None = None,
         *,
         in_face: InFace | Direction | None = None,
         in_face_steps: int = 1,
+        relative: float | None = None,
         momentum: float = 0.0,
+        dampening: float | None = None,
         norm: Norm = "l2",
         betas: Betas = (0.9, 0.999),
         eps: float = 1e-8,
@@ -153,6 +166,7 @@ class FrankWolfe(Optimizer):
         every_gradient: bool = False,
         weight_decay: float = 0.0,
         maximize: bool = False,
+        precondition: bool = False,
         differentiable: bool = False,
         fused: bool | None = None,
         project: bool = False,
@@ -182,16 +196,20 @@ class FrankWolfe(Optimizer):
             "set": None,
             "in_face": in_face,
             "in_face_steps": in_face_steps,
+            "relative": relative,
             "momentum": momentum,
+            "dampening": dampening,
             "norm": norm,
             "eps": eps,
             "gradient_bound": gradient_bound,
             "every_gradient": every_gradient,
             "weight_decay": weight_decay,
             "maximize": maximize,
+            "precondition": precondition,
             "differentiable": differentiable,
             "fused": fused,
             "project": project,
+            "path": None,
         }
         self._betas = betas
         self._prepared = False
@@ -202,16 +220,23 @@ class FrankWolfe(Optimizer):
             _prepare(group, index)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; it is checked whole before anything is changed."""
-        super().add_param_group(param_group)
-        self.param_groups[-1].setdefault("betas", self._betas)
-        try:
-            check_group(self.param_groups[-1], len(self.param_groups) - 1)
-        except ValueError:
-            self.param_groups.pop()
-            raise
-        if self._prepared:
-            _prepare(self.param_groups[-1], len(self.param_groups) - 1)
+        """Add a group; it is checked whole before anything is changed.
+
+        The parameters of a group of relative steps, whose sizes have nothing to do with each other, become groups of their
+        own, unless they share a set.
+        """
+        for one in _apart(param_group, self.defaults):
+            super().add_param_group(one)
+            group, index = self.param_groups[-1], len(self.param_groups) - 1
+            group.setdefault("betas", self._betas)
+            try:
+                _resolve(group, index)
+                check_group(group, index)
+            except ValueError:
+                self.param_groups.pop()
+                raise
+            if self._prepared:
+                _prepare(group, index)
 
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -238,6 +263,7 @@ class FrankWolfe(Optimizer):
                 state["phase"] = _next_phase(group, state["phase"])
                 if "started" in state:
                     state["started"] = True
+        advance(self, by_itself=True)
         self._warn_of_outside()
         return loss
 
@@ -266,7 +292,8 @@ class FrankWolfe(Optimizer):
         for counts in (*self._counts.values(), *self._fused.counts()):
             total += counts.cpu()
         (moved, clamped, skipped, outside), (inner, drop, skipped_inner, outside_inner) = total.tolist()
-        return Report(self._measured(), moved, clamped, inner, drop, skipped + skipped_inner, outside + outside_inner)
+        found = Report(self._measured(), moved, clamped, inner, drop, skipped + skipped_inner, outside + outside_inner)
+        return replace(found, smoothness=self._smoothness())
 
     # ------------------------------------------------------------------ plain data
 
@@ -320,8 +347,7 @@ class FrankWolfe(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for group in self.param_groups:
-            group.setdefault("in_face_steps", 1)  # of a state that is older than the option
-            for option, default in {**self.defaults, "betas": self._betas}.items():
+            for option, default in {**OLDER, **self.defaults, "betas": self._betas}.items():
                 group.setdefault(option, default)
             for p in group["params"]:
                 constrain(p, group["set"])
@@ -345,6 +371,8 @@ class FrankWolfe(Optimizer):
                 create(state, p, group)
             if state["phase"] > (0 if group["in_face"] is None else group["in_face_steps"]):
                 state["phase"] = 0  # of a second half that was switched off
+            if state["phase"] == 0:
+                state["phase"] = _next_phase(group, group["in_face_steps"])  # a path may have no first halves
         if set_ is not None and any(p.dtype not in EXACT for p in present):
             for unit in with_gradients(group, index):
                 create_masters(unit, [self.state[p] for p in unit.params])
@@ -353,22 +381,42 @@ class FrankWolfe(Optimizer):
     def _constrained_steps(
         self, index: int, group: dict[str, Any], directions: dict[Tensor, Tensor], options: Options | None
     ) -> None:
-        if options is None:
-            left = with_gradients(group, index)
-        else:
-            left, outside = self._fused.step(index, group, self.state, options)
-            self._outside += outside
-        for unit in left:
-            self._constrained_step(index, group, unit, directions.get(unit.params[0]))
+        units_ = with_gradients(group, index)
+        if not units_:
+            return
+        state, size = self.state[units_[0].params[0]], StepSize(_scalar(group["lr"]))
+        first = state["phase"] == 0
+        with preconditioned(group, self.state):
+            if group["relative"] is not None:
+                size = self._relative_size(group, units_[0])
+            left = units_
+            if options is not None:
+                sized = options._replace(lr=size.lr, rate=size.rate)
+                left, outside = self._fused.step(index, group, self.state, sized)
+                self._outside += outside
+            for unit in left:
+                self._constrained_step(index, group, unit, size, directions.get(unit.params[0]))
+        if first and group["relative"] is not None:
+            gaps = [own.blocks for own in (self._gaps.get(units_[0].params[0]),) if own is not None and left]
+            keep_gap(state, gaps[0] if gaps else self._fused.blocks(index))
 
-    def _constrained_step(self, index: int, group: dict[str, Any], unit: Unit, direction: Tensor | None) -> None:
+    def _relative_size(self, group: dict[str, Any], unit: Unit) -> StepSize:
+        states = [self.state[p] for p in unit.params]
+        x, g = unit_weights(unit, states), [_gradient(group, p) for p in unit.params]
+        size = step_size(group, unit, states[0], x, g)
+        states[0]["implied_lr"] = size.lr
+        return size
+
+    def _constrained_step(
+        self, index: int, group: dict[str, Any], unit: Unit, size: StepSize, direction: Tensor | None
+    ) -> None:
         """One half of an iteration with torch operations."""
         set_ = unit.set
         # Before the state is looked at: torch.compile would else know p as a key of it, and recompile for every gradient.
         diameter = unit.diameter()
-        states, lr = [self.state[p] for p in unit.params], _scalar(group["lr"])
+        states, lr = [self.state[p] for p in unit.params], size.lr
         half_number, momentum = min(states[0]["phase"], 1), group["momentum"]
-        rate = step_rate(diameter, lr, group["gradient_bound"])
+        rate = step_rate(diameter, lr, group["gradient_bound"]) if size.rate is None else size.rate
         x, g = unit.blocks(unit_weights(unit, states)), unit.blocks([_gradient(group, p) for p in unit.params])
         m = unit.blocks([state["momentum_buffer"] for state in states]) if momentum else None
         if unit.params[0] not in self._counts:
@@ -434,7 +482,7 @@ class FrankWolfe(Optimizer):
                 {"momentum_buffer": _free(set_, state["momentum_buffer"]), "started": state["started"]}
                 for state in states
             ]
-            grads = average_free(averages, grads, group["momentum"])
+            grads = average_free(averages, grads, group["momentum"], group["dampening"])
             for state, average_ in zip(states, averages, strict=True):
                 state["momentum_buffer"] = put_free_part(set_, state["momentum_buffer"], average_["momentum_buffer"])
         first = [state["phase"] == 0 for state in states]
@@ -448,6 +496,8 @@ class FrankWolfe(Optimizer):
                 )
             else:
                 square = descend(targets, [grads[i] for i in moving], lr, group["norm"], decay)
+                weight = _weight(group)
+                square, lr = square / weight**2, lr * weight  # of the average, which is what the gap is about
             for i in moving:
                 if values[i] is not params[i]:
                     put_free_part(set_, values[i], parts[i])
@@ -456,6 +506,16 @@ class FrankWolfe(Optimizer):
                     put(params[i], put_free_part(set_, params[i], parts[i]))
             if any(first):
                 self._free[index] = FreeNorm(square.detach(), _now(lr))
+
+    def _smoothness(self) -> dict[str, float]:
+        """The constant ``L = 1 / (2 lr)`` that the last step of each relative group implied."""
+        found = {}
+        for index, group in enumerate(self.param_groups):
+            for unit in units(group, index) if group["relative"] is not None and group["set"] is not None else ():
+                lr = self.state[unit.params[0]].get("implied_lr")
+                if lr is not None:
+                    found[unit.name] = 1 / (2 * float(lr)) if float(lr) > 0 else math.inf
+        return found
 
     def _custom_directions(self) -> dict[Tensor, Tensor]:
         """What the functions given as ``in_face`` say, checked before any parameter is touched."""
@@ -524,6 +584,43 @@ class FrankWolfe(Optimizer):
         self._warned = False
 
 
+def _apart(group: dict[str, Any], defaults: dict[str, Any]) -> list[dict[str, Any]]:
+    """A group as the groups that it becomes: of relative steps, one for each parameter."""
+    known = {**defaults, **group}
+    params = group["params"]
+    if not isinstance(known["set"], Set) or isinstance(params, Tensor) or known["set"].per == "group":
+        return [group]
+    if known["relative"] is None and not isinstance(known["lr"], str):
+        return [group]
+    return [{**group, "params": [p]} for p in params]
+
+
+def _resolve(group: dict[str, Any], index: int) -> None:
+    """What a group says in words, as numbers: ``lr="auto"``, and the radius of a set that has a density."""
+    set_ = group["set"]
+    if isinstance(group["lr"], str) and group["lr"] == "auto":
+        if set_ is None:
+            raise ValueError(
+                f"FrankWolfe: lr='auto' is for groups with a set, wanted a number for free parameters (group {index}: "
+                f"{', '.join(names_of(group, index)[:3])})"
+            )
+        group["lr"], group["relative"] = AUTO, 1.0 if group["relative"] is None else group["relative"]
+    if isinstance(set_, Set) and not set_.sized:
+        found = units(group, index)
+        if len(found) != 1:
+            raise ValueError(
+                f"FrankWolfe: a density gives every parameter a radius of its own, wanted one parameter in a group of "
+                f"{set_!r}, got {len(found)} (group {index})"
+            )
+        group["set"] = _sized(found[0])
+        group["project"] = True
+
+
+def _sized(unit: Unit) -> Set:
+    own = unit.set.sized_for(unit.blocks([computable(p.detach()) for p in unit.params]))
+    return own if unit.joint is None else unit.joint.with_radius(own.radius)
+
+
 def _prepare(group: dict[str, Any], index: int) -> None:
     """Put a checked group's parameters where its set wants them."""
     set_: Set | None = group["set"]
@@ -555,9 +652,17 @@ def _fused_options(group: dict[str, Any]) -> Options | None:
     return Options(_scalar(group["lr"]), group["gradient_bound"], group["momentum"], group["maximize"])
 
 
+def _weight(group: dict[str, Any]) -> float:
+    """How many times the average the momentum of free parameters is: once, unless their ``dampening`` says otherwise."""
+    momentum, dampening = group["momentum"], group["dampening"]
+    return 1.0 if not momentum or dampening is None else (1 - dampening) / (1 - momentum)
+
+
 def _next_phase(group: dict[str, Any], phase: int) -> int:
     """What comes after a phase: a first half (0), or one of the second halves of an iteration."""
-    return 0 if group["in_face"] is None or phase >= group["in_face_steps"] else phase + 1
+    if group["in_face"] is None:
+        return 0
+    return phase + 1 if phase < group["in_face_steps"] else 0 if regrows(group["path"]) else 1
 
 
 def _gradient(group: dict[str, Any], p: Tensor) -> Tensor:

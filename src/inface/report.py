@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .gap import ModifiedGap
 
@@ -23,6 +23,7 @@ class Report:
             from inside the set to its boundary.
         skipped: blocks left alone because their gradient was not finite.
         outside: blocks that were found outside of their set, where somebody else had put them, counted at every half.
+        smoothness: of layers with relative steps (``lr="auto"``), the constant ``L`` of the paper that their last step implied.
 
     >>> import torch
     >>> from inface.gap import combine
@@ -37,6 +38,7 @@ class Report:
     drop: int
     skipped: int
     outside: int = 0
+    smoothness: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         found = f", {self.outside} blocks found outside" if self.outside else ""

@@ -15,6 +15,10 @@ from .warning import warn
 __all__ = ["beside", "check_state", "restored_group", "to_plain_data"]
 
 
+# What options were before there were any: states that are older do not name them.
+OLDER = {"in_face_steps": 1, "relative": None, "dampening": None, "precondition": False, "path": None}
+
+
 def to_plain_data(_: Optimizer, data: dict[str, Any]) -> None:
     """A state hook: sets by their kind and options, functions as ``"custom"``."""
     for group in data["param_groups"]:
@@ -47,7 +51,7 @@ def _shown(value: object) -> str:
 
 def restored_group(index: int, live: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
     """A saved group with its set, and its function where it had one."""
-    group = {"in_face_steps": 1, **saved, "set": _restored_set(index, live, saved.get("set"))}
+    group = {**OLDER, **saved, "set": _restored_set(index, live, saved)}
     if group.get("in_face") == "custom":
         if not callable(live["in_face"]):
             raise ValueError(
@@ -61,8 +65,9 @@ def restored_group(index: int, live: dict[str, Any], saved: dict[str, Any]) -> d
     return group
 
 
-def _restored_set(index: int, group: dict[str, Any], saved: dict[str, Any] | None) -> Set | None:
+def _restored_set(index: int, group: dict[str, Any], saved_group: dict[str, Any]) -> Set | None:
     live: Set | None = group["set"]
+    saved: dict[str, Any] | None = saved_group.get("set")
     if saved is None or live is None:
         if (saved is None) != (live is None):
             raise ValueError(f"load_state_dict: group {index} was saved with set {saved!r}, the optimizer has {live!r}")
@@ -76,7 +81,7 @@ def _restored_set(index: int, group: dict[str, Any], saved: dict[str, Any] | Non
     for p, name in zip(group["params"], names, strict=True):
         if p.numel():
             restored.check(p.shape, name)
-    if not _same_radius(restored.radius, live.radius):
+    if not saved_group.get("path") and not _same_radius(restored.radius, live.radius):
         warn(
             f"load_state_dict: group {index} ({', '.join(names[:3])}) was saved with radius {_radius(restored.radius)}, the "
             f"optimizer has {_radius(live.radius)}; the saved one is used from now on"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 
@@ -148,8 +149,50 @@ def keep_average(state: State, average: Tensor) -> None:
     state["started"] = True
 
 
-def average_free(states: list[State], grads: list[Tensor], momentum: float) -> list[Tensor]:
-    """The averaged gradients of free parameters, which are also their momentum from now on."""
+@contextmanager
+def preconditioned(group: dict[str, Any], states: Mapping[Tensor, State]) -> Iterator[None]:
+    """Within it, a group that asks for it has gradients over the root of the running mean of their squares.
+
+    Gradients that are not finite stay what they are, and leave no trace.
+    """
+    if not group["precondition"]:
+        yield
+        return
+    kept = [(p, p.grad) for p in group["params"] if p.grad is not None and p.numel()]
+    beta = group["betas"][1]
+    for p, g in kept:
+        state, own = states[p], computable(g)
+        if "exp_avg_sq" not in state:
+            state["exp_avg_sq"] = torch.zeros_like(computable(p.detach()))
+            state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
+        second: Tensor = state["exp_avg_sq"]
+        state["step"] += 1
+        second.lerp_(torch.where(torch.isfinite(own), own.square(), second), 1 - beta)
+        p.grad = (own / ((second / (1 - beta ** float(state["step"]))).sqrt() + group["eps"])).to(g.dtype)
+    try:
+        yield
+    finally:
+        for p, g in kept:
+            p.grad = g
+
+
+def average_free(
+    states: list[State], grads: list[Tensor], momentum: float, dampening: float | None = None
+) -> list[Tensor]:
+    """The averaged gradients of free parameters, which are also their momentum from now on.
+
+    With ``dampening`` it is torch's momentum: ``momentum m + (1 - dampening) g``.
+    """
+    if dampening is not None and dampening != momentum:
+        for state, g in zip(states, grads, strict=True):
+            old: Tensor = state["momentum_buffer"]
+            if not state["started"]:
+                keep_average(state, g.clone())
+            elif torch.is_grad_enabled():
+                keep_average(state, momentum * old + (1 - dampening) * g)
+            else:
+                old.mul_(momentum).add_(g, alpha=1 - dampening)
+        return [state["momentum_buffer"] for state in states]
     if torch.is_grad_enabled():
         for state, g in zip(states, grads, strict=True):
             keep_average(

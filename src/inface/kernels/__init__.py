@@ -175,6 +175,7 @@ class Options(NamedTuple):
     gradient_bound: float | Tensor | None = None
     momentum: float = 0.0
     maximize: bool = False
+    rate: float | Tensor | None = None  # 1 / C of all blocks, where it is not lr / diam^2
 
     def mark(self) -> tuple[object, ...]:
         """What changes when these options do."""
@@ -350,7 +351,9 @@ class Table:
         if known == self._known:
             return
         self._known, before, self._options = known, self._options, options
-        rate = step_rate(self.diameter, options.lr, self.bound(options.gradient_bound))
+        rate = options.rate
+        if rate is None:
+            rate = step_rate(self.diameter, options.lr, self.bound(options.gradient_bound))
         if isinstance(rate, Tensor) and rate.numel() > 1:
             self._rates.copy_(rate)
         else:

@@ -106,6 +106,9 @@ class Set(ABC):
     Args:
         radius: the size of the set, which has no default: a number, or a tensor with one value per block (the paper's ``delta_{t,i}``). Where it
             is ``inf`` the block is free: it descends like a free parameter.
+        density: instead of a radius, for sets with atoms: the share of atoms (edges, groups, ranks) that the set has room
+            for. The optimizer gives each block ``x`` of ``A`` atoms the radius ``sqrt(density A) |x|_2``: that many atoms
+            of one size then have the length of the block that the model starts with.
         per: what a block is: ``"output"`` (a row of a Linear, a filter of a Conv), ``"input"`` (what leaves one input),
             ``"tensor"`` (the whole parameter), or ``"group"`` (all parameters of a group together, which then take one
             common step; not for sets of matrices). A 1-D parameter is always one block.
@@ -148,6 +151,7 @@ class Set(ABC):
     has_edges: ClassVar[bool] = True  # whether a few entries of any signs, scaled, are a point of the set
     has_inside: ClassVar[bool] = True  # whether there are points of a norm below the radius
     signed: ClassVar[bool] = True  # whether entries may be negative
+    has_atoms: ClassVar[bool] = False  # whether points are sums of atoms that can be counted: atom_sizes, keep_atoms
     kernel: Kernel | None = None  # which compiled kernel steps as this class does; a subclass must say it again
     _kinds: ClassVar[dict[str, type[Set]]] = {}
 
@@ -171,7 +175,12 @@ class Set(ABC):
             Set._kinds[cls.kind] = cls
 
     def __init__(
-        self, radius: float | Tensor | None = None, per: Per | None = None, *, norm: NormName | None = None
+        self,
+        radius: float | Tensor | None = None,
+        per: Per | None = None,
+        *,
+        norm: NormName | None = None,
+        density: float | None = None,
     ) -> None:
         name = type(self).__name__
         self.per = self.default_per if per is None else per
@@ -182,7 +191,9 @@ class Set(ABC):
             raise ValueError(f"{name}: norm must be one of {', '.join(map(repr, self.norms))}, got {norm!r}")
         if self.per == "group" and not self.joinable:
             raise ValueError(f"{name}: per='group' is for sets of vectors; tensors do not add up to one matrix")
-        self.radius = _checked_radius(name, radius)
+        self.density = self._checked_density(density)
+        self.sized = radius is not None or density is None  # whether the radius is known, or waits for the parameters
+        self.radius = _checked_radius(name, radius) if self.sized else 1.0
         infinite = torch.isinf(torch.as_tensor(self.radius, device=getattr(self.radius, "device", "cpu")))
         self.all_free = bool(infinite.all())
         self.free = infinite if bool(infinite.any()) else None  # which blocks are; None if none is
@@ -459,6 +470,44 @@ class Set(ABC):
                 f"of {where} of shape {tuple(size)} (per={self.per!r})"
             )
 
+    # ------------------------------------------------------------------ atoms
+
+    def atom_sizes(self, x: Tensor) -> Tensor:
+        """The size of every atom of every block, ``(N, A)``: magnitudes of entries, norms of groups, singular values."""
+        raise NotImplementedError(type(self).__name__)
+
+    def keep_atoms(self, x: Tensor, keep: Tensor) -> Tensor:
+        """The blocks with the atoms alone that ``keep``, of the shape of :meth:`atom_sizes`, says."""
+        raise NotImplementedError(type(self).__name__)
+
+    def sized_for(self, x: Tensor) -> Set:
+        """The set with the radii that its density gives blocks ``x``.
+
+        >>> import torch
+        >>> from inface.sets import L1Ball
+        >>> ball = L1Ball(density=0.25)
+        >>> ball.sized_for(ball.to_blocks(torch.ones(1, 16))).radius
+        8.0
+        """
+        length = torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=wide(x))
+        if not bool((length > 0).any()):
+            raise ValueError(f"{type(self).__name__}: a density gives no radius to weights that are all zero")
+        atoms = math.prod(self.atom_sizes(x[:1]).shape)
+        radii = (max(1.0, float(self.density or 1) * atoms) ** 0.5 * length).clamp(min=1e-12 * float(length.max()))
+        return self.with_radius(radii if len(radii) > 1 else float(radii[0]))
+
+    def _checked_density(self, density: float | None) -> float | None:
+        name = type(self).__name__
+        if density is None:
+            return None
+        if not self.has_atoms:
+            raise ValueError(
+                f"{name}: density is for sets with atoms to count, wanted a radius, got density={density!r}"
+            )
+        if isinstance(density, bool) or not isinstance(density, Real) or not 0 < density <= 1:
+            raise ValueError(f"{name}: density must be in (0, 1], got {density!r}")
+        return float(density)
+
     # ------------------------------------------------------------------ plain data
 
     def options(self) -> dict[str, Any]:
@@ -474,7 +523,7 @@ class Set(ABC):
         >>> L1Ball(2.0, norm="l1").to_dict()
         {'kind': 'l1', 'radius': 2.0, 'per': 'output', 'norm': 'l1'}
         """
-        radius = self.radius.clone() if isinstance(self.radius, Tensor) else self.radius
+        radius = self.radius.clone() if isinstance(self.radius, Tensor) else self.radius if self.sized else None
         return {"kind": self.kind, "radius": radius, "per": self.per, **self._all_options()}
 
     @staticmethod
@@ -533,6 +582,7 @@ class Set(ABC):
     def __repr__(self) -> str:
         radius = self.radius
         shown = f"<{radius.numel()} values>" if isinstance(radius, Tensor) else repr(radius)
+        shown = shown if self.sized else "by density"
         options = "".join(f", {name}={value!r}" for name, value in self._all_options().items())
         return f"{type(self).__name__}(radius={shown}{options}, per={self.per!r})"
 
@@ -545,8 +595,9 @@ class Set(ABC):
         return type(self)(**arguments)
 
     def _all_options(self) -> dict[str, Any]:
-        """The options, and the norm where it is not the default."""
-        return {**self.options(), **({} if self.norm_name == self.norms[0] else {"norm": self.norm_name})}
+        """The options, and the norm and the density where they are not the default."""
+        norm = {} if self.norm_name == self.norms[0] else {"norm": self.norm_name}
+        return {**self.options(), **norm, **({} if self.density is None else {"density": self.density})}
 
     def _numbers_of(self, x: Tensor) -> Tensor:
         """The blocks of a dense argument, in a dtype that can be computed in."""

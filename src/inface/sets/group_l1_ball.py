@@ -28,6 +28,7 @@ class GroupL1Ball(GroupSum):
             ``"input"``: what leaves one input (a column, an input channel), so features vanish.
         per: the blocks, each with its own ball; it cannot be the same as ``groups``.
         norm: on a block, in which the diameter is measured: ``"l2"`` (default), ``"l1"`` or ``"linf"``.
+        density: instead of a radius, the share of groups that the ball has room for.
 
     >>> import torch
     >>> GroupL1Ball(1.0).vertex(torch.tensor([[0.0, 1.0], [3.0, -4.0]])).tolist()
@@ -37,6 +38,7 @@ class GroupL1Ball(GroupSum):
     kind = "group-l1"
     kernel: Kernel | None = "groups"
     default_per: ClassVar[Per] = "tensor"
+    has_atoms: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -45,8 +47,9 @@ class GroupL1Ball(GroupSum):
         per: Per | None = None,
         *,
         norm: NormName | None = None,
+        density: float | None = None,
     ) -> None:
-        super().__init__(radius, per, norm=norm)
+        super().__init__(radius, per, norm=norm, density=density)
         if groups not in get_args(Groups):
             raise ValueError(f"GroupL1Ball: groups must be 'output' or 'input', got {groups!r}")
         if groups == self.per:

@@ -227,6 +227,12 @@ class GroupSum(Set):
         shrunk = (x / torch.where(norms > 0, norms, 1).unsqueeze(2) * kept.unsqueeze(2)).to(x.dtype)
         return shrunk * spread(self.r(x) / self.block_norm(shrunk), x).to(x.dtype)
 
+    def atom_sizes(self, x: Tensor) -> Tensor:
+        return group_norms(x)
+
+    def keep_atoms(self, x: Tensor, keep: Tensor) -> Tensor:
+        return torch.where(keep.unsqueeze(2), x, 0)
+
     def diameter(self, block_shape: torch.Size) -> float | Tensor:
         """Twice the largest norm of a vertex, a group of l2 norm ``radius``: all entries equal in l1, any otherwise."""
         return 2 * self.radius * (self.group_size(block_shape) ** 0.5 if self.norm_name == "l1" else 1)

@@ -25,6 +25,7 @@ class L1Ball(GroupSum):
 
     kind = "l1"
     kernel = "ball"
+    has_atoms = True
 
     def to_blocks(self, x: Tensor) -> Tensor:
         return super().to_blocks(x).unsqueeze(2)

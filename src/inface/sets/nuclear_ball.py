@@ -62,6 +62,7 @@ class NuclearBall(MatrixSet):
     """
 
     kind = "nuclear"
+    has_atoms = True
 
     def norm_ratio(self, x: Tensor) -> float:
         return min(x.shape[1:]) ** 0.5
@@ -152,6 +153,14 @@ class NuclearBall(MatrixSet):
         known = clean(x)
         size = svd(known, frobenius(known) * self.tolerance(x)).s.sum(1, dtype=wide(x))
         return torch.where(finite(x), size, torch.nan)
+
+    def atom_sizes(self, x: Tensor) -> Tensor:
+        sizes: Tensor = torch.linalg.svdvals(x.to(wide(x)))
+        return torch.where(sizes > self.tolerance(x) * sizes.amax(1, keepdim=True), sizes, 0)
+
+    def keep_atoms(self, x: Tensor, keep: Tensor) -> Tensor:
+        u, s, vh = torch.linalg.svd(x.to(wide(x)), full_matrices=False)
+        return ((u * torch.where(keep, s, 0).unsqueeze(1)) @ vh).to(x.dtype)
 
     def block_project(self, x: Tensor) -> Tensor:
         u, s, vh = torch.linalg.svd(x.to(wide(x)), full_matrices=False)
