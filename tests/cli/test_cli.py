@@ -739,7 +739,7 @@ def completed(*words):
         (["train", "mn"], ["mnist-mlp", "mnist-conv"]),
         (["train", "digits", "--sch"], ["--schedule"]),
         (["train", "digits", "--method", "sf"], ["sfw-if", "sfw"]),
-        (["train", "digits", "--in-face", "p"], ["pairwise"]),
+        (["train", "digits", "--in-face", "p"], ["pairwise", "projected"]),
         (["train", "digits", "--radius", "1", "10", "--schedule", "cos"], ["cosine"]),
         (["data", "f"], ["fetch"]),
     ],
