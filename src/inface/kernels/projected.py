@@ -7,7 +7,7 @@ projection works on a short list of it.
 
 # Types are Numba's; its loops are what they are.
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN202, ARG001, C901, PLR0912, PLR0915
+# ruff: noqa: ANN001, ANN201, ANN202, ARG001, C901, PLR0912
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ from .loops import (
 __all__ = ["projected_float32", "projected_float64"]
 
 LANES = 32
+SUMS = {"reassoc", "nsz"}  # no product is contracted with a sum, so that both paths round alike
 
 # A sum of squares below this has lost digits, or all of them, and is added up again in units of the largest entry.
 LEAST = 1e-200
@@ -72,22 +73,30 @@ def nonzero_bits(typing_context: Any, address: Any, zero: Any) -> Any:
     return types.uint64(types.int64, zero), codegen
 
 
+@compiled(inline="always")
+def padded(count):
+    """How long a list is with its padding: loops over it have no remainder, which would cost more than they do."""
+    return -(-count // LANES) * LANES
+
+
 @compiled()
 def gather(x, g, at, own, price):
-    """The places of what is not zero, it and its gradient, and how many there are."""
+    """The places of what is not zero, it and its gradient, and how many there are; then zeros, to a multiple of 32."""
     count, whole = 0, x.shape[0] - x.shape[0] % LANES
     address, size, zero = x.ctypes.data, x.itemsize, x.dtype.type(0)
     for piece in range(0, whole, LANES):
         found = nonzero_bits(int64(address + piece * size), zero)
         while found != uint64(0):
-            k = piece + int64(trailing_zeros(found))
-            at[count], own[count], price[count] = k, x[k], g[k]
+            at[count] = piece + trailing_zeros(found)
             count += 1
             found &= found - uint64(1)
     for k in range(whole, x.shape[0]):
-        if x[k] != 0:
-            at[count], own[count], price[count] = k, x[k], g[k]
-            count += 1
+        at[count] = k
+        count += x[k] != 0
+    for q in range(count):
+        own[q], price[q] = x[at[q]], g[at[q]]
+    for q in range(count, padded(count)):
+        own[q], price[q] = 0, 0
     return count
 
 
@@ -127,7 +136,7 @@ def shrink(v, held, count, r, on, eps):
     size, least, gone = 0.0, r * ULPS * eps, False
     for q in range(count):
         w = max((v[q] - top) - cut if onto else v[q], 0.0)
-        if w <= least and w < abs(held[q]):
+        if w <= least and w < abs(float64(held[q])):
             w = 0.0
         gone = gone or w == 0
         v[q] = w
@@ -150,19 +159,68 @@ def part_of(lr, fall, length, phase):
 # ---------------------------------------------------------------------- rows of l1 balls and simplices
 
 
-@compiled(fastmath={"reassoc", "nsz"})
+# Loops over a padded list, each a function of its own: together LLVM does not vectorise them.
+
+
+@compiled(fastmath=SUMS)
+def gradient_step(own, price, v, n, sign, lr, r):
+    """``v = |x| - lr sign(x) g``; the sums of ``|x|``, of ``v`` and of its positive part; how much is negative, or far."""
+    size, total, positive, low, far = 0.0, 0.0, 0.0, 0.0, 0.0
+    for q in range(n):
+        held, slope = float64(own[q]), sign * float64(price[q])
+        end = abs(held) - lr * (slope if held > 0 else -slope)
+        size += abs(held)
+        total += end
+        positive += end if end > 0 else 0.0
+        low += 1.0 if held < 0 else 0.0
+        far += 0.0 if abs(end) <= 4 * r else 1.0
+        v[q] = end
+    return size, total, positive, low, far
+
+
+@compiled(fastmath=SUMS | {"nnan"})
+def above_cut(v, n, cut):
+    """The sum of what is above the cut, and how much is; nothing is NaN, which makes vectors of it."""
+    total, left = 0.0, 0.0
+    for q in range(n):
+        total += v[q] - cut if v[q] > cut else 0.0
+        left += 1.0 if v[q] > cut else 0.0
+    return total, left
+
+
+@compiled(fastmath=SUMS)
+def cut_off(own, v, n, cut, least):
+    """``max(v - cut, 0)`` in place, its sum, and how much of it is zero; what rounding leaves is zero too."""
+    total, gone = 0.0, 0.0
+    for q in range(n):
+        w = v[q] - cut
+        w = 0.0 if (w <= least) & (w < abs(float64(own[q]))) else w
+        w = w if w > 0 else 0.0
+        gone += 1.0 if w == 0 else 0.0
+        total += w
+        v[q] = w
+    return total, gone
+
+
+@compiled(fastmath=SUMS)
+def round_ends(own, price, v, n, sign, scale):
+    """The ends as they will be written, ``<g, x - w>`` and ``|x - w|_1``."""
+    real = own.dtype.type
+    fall, length = 0.0, 0.0
+    for q in range(n):
+        held, w = float64(own[q]), v[q] * scale
+        new = float64(real(w if held > 0 else 0.0 - w))
+        fall += sign * float64(price[q]) * (held - new)
+        length += abs(held - new)
+        v[q] = new
+    return fall, length
+
+
+@compiled()
 def sparse_row(x, sign, r, lr, phase, family, project, at, own, price, v, count, eps):
     """The step of one row of an l1 ball or a simplex, ``(fall, moved, hit, outside)``, of its short list."""
-    real = x.dtype.type
-    size, low, total, positive, far = 0.0, 0.0, 0.0, 0.0, 0.0
-    for q in range(count):
-        size_q, slope = abs(own[q]), sign * price[q]
-        low += 1.0 if own[q] < 0 else 0.0
-        v[q] = size_q - lr * (slope if own[q] > 0 else -slope)
-        size += size_q
-        total += v[q]
-        positive += v[q] if v[q] > 0 else 0.0
-        far += 0.0 if abs(v[q]) <= 4 * r else 1.0
+    real, n = x.dtype.type, padded(count)
+    size, total, positive, low, far = gradient_step(own, price, v, n, sign, lr, r)
     outside = r * (1 + ULPS * eps) < size < np.inf
     if family == SIMPLEX:
         outside = size < np.inf and (abs(size - r) > r * ULPS * eps or low > 0)
@@ -173,42 +231,31 @@ def sparse_row(x, sign, r, lr, phase, family, project, at, own, price, v, count,
     if far > 0:
         onto, vanished = shrink(v, own, count, r, on, eps)
         gone += vanished
+        for q in range(count, n):
+            v[q] = 0.0
     else:
-        cut, least, active = 0.0, r * ULPS * eps, float64(count)
+        cut, active = 0.0, float64(count)
+        for q in range(count, n):
+            v[q] = -8 * r  # below every cut
         if onto:
-            # Michelot's iteration.
+            cut = (total - r) / active  # Michelot's iteration
             while True:
-                cut = (total - r) / active
-                total, left = 0.0, 0.0
-                for q in range(count):
-                    total += v[q] if v[q] > cut else 0.0
-                    left += 1.0 if v[q] > cut else 0.0
-                if left == active:
+                total, left = above_cut(v, n, cut)
+                if left >= active or left == 0:
                     break
+                cut += (total - r) / left
                 active = left
-        total = 0.0
-        for q in range(count):
-            w = v[q] - cut
-            w = 0.0 if (w <= least) & (w < abs(own[q])) else w
-            w = w if w > 0 else 0.0
-            gone += 1.0 if w == 0 else 0.0
-            total += w
-            v[q] = w
+        total, gone = cut_off(own, v, n, cut, r * ULPS * eps)
+        gone -= n - count
         scale = r / total if onto and total > 0 else 1.0
-    fall, length = 0.0, 0.0
-    for q in range(count):
-        w = v[q] * scale
-        new = float64(real(w if own[q] > 0 else 0.0 - w))
-        fall += sign * price[q] * (own[q] - new)
-        length += abs(own[q] - new)
-        v[q] = new
+    fall, length = round_ends(own, price, v, n, sign, scale)
     if not (0 < fall < np.inf):
         return fall, False, False, outside
     part = part_of(lr, fall, length, phase)
     if part < 1:
         size = 0.0
         for q in range(count):
-            v[q] = own[q] + part * (v[q] - own[q])
+            v[q] = float64(own[q]) + part * (v[q] - float64(own[q]))
             size += abs(v[q])
         repair = r / size if on or size >= r * (1 - ULPS * eps) else 1.0
         for q in range(count):
@@ -383,12 +430,12 @@ def group_block(x, g, sign, r, lr, phase, on, norms, at, v, held, eps):
 
 
 @compiled()
-def block(x, xb, g, sign, r, lr, family, phase, project, scratch, at, mask, eps):
+def block(x, xb, g, sign, r, lr, family, phase, project, scratch, short, at, mask, eps):
     """The step of one block, ``(fall, moved, hit, outside)``; one that is outside, and is to be projected, stays."""
     v, held, norms = scratch[0], scratch[1], scratch[2]
     if family in (BALL, SIMPLEX):
-        count = gather(x[0], g[0], at, held, norms)
-        return sparse_row(x[0], sign, r, lr, phase, family, project, at, held, norms, v, count, eps)
+        count = gather(x[0], g[0], at, short[0], short[1])
+        return sparse_row(x[0], sign, r, lr, phase, family, project, at, short[0], short[1], v, count, eps)
     size = 0.0
     if family == BOX:
         size = float64(bits_of(top_magnitude(xb[0], mask)))
@@ -430,8 +477,12 @@ def all_blocks(
     eps,
 ):
     """The step on every block from ``first`` on, with marks and counts as ``all_rows`` makes them; ``rates`` are ``lr``."""
-    longest = max(x.shape[1], groups)
-    scratch, at = np.empty((3, longest)), np.empty(longest, np.int64)
+    longest = padded(max(x.shape[1], groups) + 1)
+    # Views of an address: passing on what is counted by reference costs as much as a short row.
+    memory = np.empty(6 * longest)
+    scratch = carray(pointer(int64(memory.ctypes.data)), (3, longest), np.float64)
+    short = carray(pointer(int64(memory[3 * longest :].ctypes.data)), (2, longest), x.dtype)
+    at = carray(pointer(int64(memory[5 * longest :].ctypes.data)), (longest,), np.int64)
     for i in range(first, slopes.shape[0]):
         begin, end = i * groups, (i + 1) * groups
         r, turn = radii[i if radii.shape[0] > 1 else 0], sign
@@ -450,7 +501,7 @@ def all_blocks(
                 average_into(m[j], g[j], weight, sign)
             h, turn = m[begin:end], 1.0
         fall, moved, hit, outside = block(
-            x[begin:end], xb[begin:end], h, turn, r, rates[i], family, phase, project, scratch, at, mask, eps
+            x[begin:end], xb[begin:end], h, turn, r, rates[i], family, phase, project, scratch, short, at, mask, eps
         )
         if outside:
             counts[3] += 1
@@ -463,6 +514,7 @@ def all_blocks(
         slopes[i] = -1 - max(fall, 0.0) if outside else max(fall, 0.0)
         counts[0] += moved
         counts[1] += hit
+    memory[0] = 0  # until here nobody may let go of it
 
 
 @compiled(entry=True)
