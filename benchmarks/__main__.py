@@ -44,6 +44,7 @@ SETS: dict[str, Set] = {
 }
 STRATEGIES: tuple[InFace, ...] = ("away", "frank-wolfe", "pairwise")
 HALVES = ("Frank-Wolfe", *STRATEGIES)
+DENSITY = 0.05  # of what projected steps move
 LR = 0.1  # with the gradients below, a step changes nearly every entry of its layer
 
 Row = dict[str, Any]
@@ -146,6 +147,49 @@ def steps(seconds: float) -> list[Row]:
                     )
     torch.set_num_threads(1)
     return rows
+
+
+def projected_steps(seconds: float) -> list[Row]:
+    """(a1) One projected in-face step of a layer of which 5 % is in use, against SGD's, one thread."""
+    rows: list[Row] = []
+    for name in ("512x784", "4096x4096"):
+        for momentum in (0.0, 0.9):
+            for label, set_ in SETS.items():
+                (p,) = layers(SHAPES[name], None)
+                shape = p.shape[:1] if isinstance(set_, GroupL1Ball) else p.shape
+                used = torch.rand(shape, generator=torch.Generator().manual_seed(1)) < DENSITY
+                x = p.detach() * used.reshape(*shape, *[1] * (p.ndim - len(shape)))
+                fill = 0.5 if isinstance(set_, LInfBall) else 1.0
+                x *= (fill * set_.radius / set_.norm(x)).float().unsqueeze(1)
+                opt = _in_face_only(Parameter(x.clone()), p.grad, set_, momentum)
+                best = contest({"SGD": sgd(SHAPES[name], momentum), "projected": opt}, seconds=seconds)
+                rows.append(
+                    {
+                        "layers": name,
+                        "set": label,
+                        "momentum": momentum,
+                        "SGD microseconds": 1e6 * best["SGD"],
+                        "to SGD": {"projected": best["projected"] / best["SGD"]},
+                    }
+                )
+                print(f"{name:>14} {label:<11} momentum {momentum}: {_ratios(rows[-1]['to SGD'])}")
+    return rows
+
+
+def _in_face_only(p: Parameter, g: Tensor | None, set_: Set, momentum: float) -> Contender:
+    """Projected steps after a first half that does nothing, always from the same point."""
+    start = p.detach().clone()
+    opt = inface.FrankWolfe(
+        [{"params": [p], "set": set_}], lr=1e-3, in_face="projected", in_face_steps=2**62, momentum=momentum
+    )
+    p.grad = torch.zeros_like(p)
+    opt.step()
+    p.grad = g
+
+    def restore() -> None:
+        p.detach().copy_(start)
+
+    return Contender(opt.step, restore)
 
 
 def small_layers(seconds: float) -> list[Row]:
@@ -362,7 +406,19 @@ def page(results: dict[str, Any]) -> str:
         )
     lines += [
         "",
-        "## The same, as a ratio to `x.add_(g)` and to `x.copy_(g)` (L1Ball, no momentum)",
+        "## A projected in-face step of a layer of which 5 % is in use, as a ratio to a step of SGD (one thread)",
+        "",
+        "Of the box all entries are in use: its zeros move too.",
+        "",
+        "| layers | set | momentum | SGD, us | projected |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {row['layers']} | {row['set']} | {row['momentum']:g} | {row['SGD microseconds']:.0f} | "
+            f"{row['to SGD']['projected']:.2f} |"
+            for row in results["projected steps"]
+        ),
+        "",
+        "## The first table, as a ratio to `x.add_(g)` and to `x.copy_(g)` (L1Ball, no momentum)",
         "",
         "| layers | threads | Frank-Wolfe to add_ | away to add_ | Frank-Wolfe to copy_ | away to copy_ |",
         "|---|---|---|---|---|---|",
@@ -476,6 +532,7 @@ def main() -> None:
     torch.set_num_threads(1)
     parts: dict[str, Callable[[], list[Row]]] = {
         "steps": lambda: steps(arguments.seconds),
+        "projected steps": lambda: projected_steps(arguments.seconds),
         "small layers": lambda: small_layers(arguments.seconds),
         "epoch": lambda: epoch(arguments.seconds),
         "laboratory": laboratory,
