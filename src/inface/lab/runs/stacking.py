@@ -259,12 +259,11 @@ class Stack:
             orders = [sample_order(one, epoch, count) for one in self.settings]
             sums = torch.zeros(len(self.settings))
             for number in range(self._steps):
-                if first.schedule == "cosine":
-                    factor = rate_factor(first, step, total)
-                    for group, rate, bound in zip(groups, rates, bounds, strict=True):
-                        group["lr"] = rate * factor
-                        if bound is not None:
-                            group["gradient_bound"] = bound / factor
+                factor = rate_factor(first, step, total)
+                for group, rate, bound in zip(groups, rates, bounds, strict=True):
+                    group["lr"] = rate * factor
+                    if bound is not None:
+                        group["gradient_bound"] = bound / factor
                 rows = slice(number * first.batch_size, (number + 1) * first.batch_size)
                 sums += self._take([order[rows] for order in orders])
                 step += 1

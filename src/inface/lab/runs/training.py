@@ -227,10 +227,9 @@ class _Trainer:
 
     def _take(self, rows: Tensor) -> None:
         """Compute one gradient and take one step."""
-        if self.settings.schedule == "cosine":
-            factor = rate_factor(self.settings, self.step, self.total)
-            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-                group["lr"] = rate * factor
+        factor = rate_factor(self.settings, self.step, self.total)
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
         self.optimizer.zero_grad()
         inputs, targets = self.train.inputs.index_select(0, rows), self.train.targets.index_select(0, rows)
         loss = self.experiment.loss(self.model(inputs), targets)
