@@ -123,7 +123,9 @@ def by_hand(settings, data):
         )
     steps = settings.epochs * math.ceil(len(data) / settings.batch_size)
     decay = (lambda step: (1 + math.cos(math.pi * step / steps)) / 2) if settings.schedule == "cosine" else lambda _: 1
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, decay)
+    rise = settings.warmup * math.ceil(len(data) / settings.batch_size)
+    warm = (lambda step: min(1, (step + 1) / rise)) if rise else lambda _: 1
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warm(step) * decay(step))
     gradients = 0
     for epoch in range(settings.epochs):
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(settings.seed * 1_000_003 + epoch))
@@ -146,6 +148,8 @@ def by_hand(settings, data):
         {"method": "sfw-if", "schedule": "constant", "momentum": 0.0, "constrained_lr": None},
         {"method": "sfw-if", "momentum": 0.9, "seed": 5},
         {"method": "sfw-if", "every_gradient": True},
+        {"method": "sfw-if", "warmup": 1.5},
+        {"method": "sgd", "schedule": "constant", "warmup": 2.0},
         {"method": "sfw-if", "free_momentum": 0.0},
         {"method": "sfw-if", "constrained_lr": (2.0, 0.5)},
         {"method": "sfw", "constrained_lr": (0.5, 2.0)},

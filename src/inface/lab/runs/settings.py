@@ -212,6 +212,11 @@ class Settings:
         default="constant",
         details="cosine falls to 0 along half a cosine; prune does so twice, until pruning and during fine-tuning.",
     )
+    warmup: float = _declare(
+        Number(least=0),
+        "Epochs in which the learning rates rise linearly to what the schedule says.",
+        default=0.0,
+    )
     weight_decay: float | None = _declare(
         Number(least=0), "Weight decay of sgd and the baselines.", default=None, default_text="0", read_by=DESCENT
     )

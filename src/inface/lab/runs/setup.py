@@ -210,12 +210,14 @@ def rate_factor(settings: Settings, step: int, total: int) -> float:
     >>> rate_factor(Settings("digits"), 5, 10), rate_factor(Settings("digits", schedule="cosine"), 5, 10)
     (1.0, 0.5)
     """
+    rising = settings.warmup * total / settings.epochs  # gradients
+    warm = min(1.0, (step + 1) / rising) if rising else 1.0
     if settings.schedule == "constant":
-        return 1.0
+        return warm
     done = step / total
     if settings.method == "prune":  # one cosine until pruning, another one for fine-tuning
         done = done / PRUNED_AT if done < PRUNED_AT else (done - PRUNED_AT) / (1 - PRUNED_AT)
-    return (1 + math.cos(math.pi * done)) / 2
+    return warm * (1 + math.cos(math.pi * done)) / 2
 
 
 @contextmanager
