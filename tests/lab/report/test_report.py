@@ -130,6 +130,12 @@ def test_settings_that_mean_nothing_to_a_method_neither_split_its_runs_nor_are_m
         assert alone.settings == row.settings
 
 
+def test_a_run_from_before_a_setting_is_one_row_with_runs_that_have_its_default(tmp_path):
+    runs = [make_run(tmp_path / "old"), make_run(tmp_path / "new", seed=1, warmup=0.0, in_face_steps=1)]
+    (row,) = compare(runs)
+    assert (row.count, row.label) == (2, "SFW-IF")
+
+
 def test_runs_of_different_options_do_not_compete(tmp_path):
     options = [{"edges": edges, "snr": 1.0, "activation": "relu"} for edges in (10, 5)]
     runs = [

@@ -222,12 +222,16 @@ def _problem(run: Run) -> str:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """What tells runs of one problem and method apart: no seed, no machine, nothing that the method ignores."""
+    """What tells runs of one problem and method apart: no seed, no machine, nothing that the method ignores.
+
+    A setting that is younger than the run has its default.
+    """
     method = _text(run, "method")
     left_out = _NO_SETTINGS | {
         name for name, each in _SETTINGS.items() if not (each.compared and each.is_read_by(method))
     }
-    return {key: value for key, value in run.config.items() if key not in left_out}
+    config = {**{name: each.default for name, each in _SETTINGS.items()}, **run.config}
+    return {key: value for key, value in config.items() if key not in left_out}
 
 
 def _matters(key: str, value: Any) -> bool:
