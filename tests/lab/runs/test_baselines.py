@@ -60,6 +60,24 @@ def test_what_is_pruned_stays_zero_whatever_its_momentum():
             assert layer.count_nonzero() == 1
 
 
+def test_pruned_together_layers_keep_the_largest_edges_of_all():
+    torch.manual_seed(0)
+    large, small = nn.Parameter(2 * torch.randn(10, 20)), nn.Parameter(torch.randn(5, 20))
+    opt = PrunedSGD(
+        [large, small], [large, small], lr=0.0, momentum=0.0, keep=0.1, total=10, begin=0.1, end=0.8, together=True
+    )
+    everything = torch.cat([large.detach().flatten(), small.detach().flatten()])
+    for taken in range(1, 11):
+        large.grad, small.grad = torch.ones(10, 20), torch.ones(5, 20)
+        opt.step()
+        count = round(opt.density(taken) * 300)
+        threshold = everything.abs().topk(count).values.min()
+        found = torch.cat([large.detach().flatten(), small.detach().flatten()])
+        assert torch.equal(found, torch.where(everything.abs() >= threshold, everything, 0))
+    assert large.count_nonzero() + small.count_nonzero() == 30
+    assert large.count_nonzero() > 3 * small.count_nonzero()
+
+
 def test_proximal_sgd_is_a_step_and_a_shrinkage():
     torch.manual_seed(0)
     layer, free = nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(3))

@@ -16,7 +16,8 @@ class PrunedSGD(torch.optim.SGD):
 
     Between the fractions ``begin`` and ``end`` of the gradients, the density falls from 1 to ``keep``, as
     ``keep + (1 - keep) (1 - progress)^3`` (M. Zhu, S. Gupta, 2017); with ``begin == end`` it falls at once.
-    Every ``every`` gradients the smallest edges of each layer are set to zero. They stay zero.
+    Every ``every`` gradients the smallest edges are set to zero: of each layer, or of all layers ``together``. They stay
+    zero.
 
     Args:
         params: the parameters of the network.
@@ -29,6 +30,7 @@ class PrunedSGD(torch.optim.SGD):
         begin: the fraction of the gradients after which pruning begins.
         end: the fraction of the gradients after which pruning ends.
         every: gradients between two prunings.
+        together: one threshold for all layers, whose densities then differ; otherwise each has its own.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.tensor([[4.0, -3.0, 2.0, 1.0]]))
@@ -53,10 +55,12 @@ class PrunedSGD(torch.optim.SGD):
         begin: float,
         end: float,
         every: int = 1,
+        together: bool = False,
     ) -> None:
         super().__init__(list(params), lr=lr, momentum=momentum, weight_decay=weight_decay, foreach=True)
         self.layers = list(layers)
         self.keep, self.total, self.begin, self.end, self.every = keep, total, begin, end, every
+        self.together = together
         self.param_groups[0]["taken"] = 0  # gradients so far; here, so that checkpoints hold it
 
     def density(self, taken: int) -> float:
@@ -78,17 +82,21 @@ class PrunedSGD(torch.optim.SGD):
         density = self.density(group["taken"])
         if density < 1:
             last = group["taken"] >= self.end * self.total and self.density(group["taken"] - 1) > self.keep
-            for p in self.layers:
-                self._prune(p, density, anew=last or group["taken"] % self.every == 0)
+            for layers in [self.layers] if self.together else [[p] for p in self.layers]:
+                self._prune(layers, density, anew=last or group["taken"] % self.every == 0)
         return loss
 
-    def _prune(self, p: nn.Parameter, density: float, *, anew: bool) -> None:
+    def _prune(self, layers: list[nn.Parameter], density: float, *, anew: bool) -> None:
+        """Prune layers with one threshold."""
         from torch.nn.utils.prune import L1Unstructured
 
-        state = self.state[p]
-        mask = state.setdefault("mask", torch.ones_like(p))
-        p.mul_(mask)  # SGD's step has moved the pruned edges
-        if anew or bool(mask.all()):
-            amount = p.numel() - max(1, round(density * p.numel()))
-            state["mask"] = L1Unstructured(amount).compute_mask(p, mask)
-            p.mul_(state["mask"])
+        masks = [self.state[p].setdefault("mask", torch.ones_like(p)) for p in layers]
+        for p, mask in zip(layers, masks, strict=True):
+            p.mul_(mask)  # SGD's step has moved the pruned edges
+        if anew or all(bool(mask.all()) for mask in masks):
+            x, mask = (torch.cat([tensor.flatten() for tensor in tensors]) for tensors in (layers, masks))
+            amount = len(x) - max(1, round(density * len(x)))
+            found = L1Unstructured(amount).compute_mask(x, mask).split([p.numel() for p in layers])
+            for p, new in zip(layers, found, strict=True):
+                self.state[p]["mask"] = new.reshape(p.shape).clone()
+                p.mul_(self.state[p]["mask"])
