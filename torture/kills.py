@@ -30,7 +30,9 @@ METHODS: dict[str, list[str]] = {
     "sfw-if pairwise": ["--radius", "2", "5", "--in-face", "pairwise", "--momentum", "0.9"],
     "sgd": ["--lr", "0.05", "--momentum", "0.9"],
     "prune": ["--lr", "0.05", "--keep", "0.1"],
-    "gradual": ["--lr", "0.05", "--keep", "0.1"],
+    "gradual": ["--lr", "0.05", "--keep", "0.1", "--distribution", "global"],
+    "rigl": ["--lr", "0.05", "--momentum", "0.9", "--keep", "0.1"],
+    "set": ["--lr", "0.05", "--momentum", "0.9", "--keep", "0.1"],
     "proximal": ["--lr", "0.05", "--shrinkage", "0.001"],
 }
 STORAGES = ["journal", "sqlite", "postgresql"]

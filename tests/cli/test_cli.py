@@ -218,7 +218,7 @@ def test_every_experiment_is_listed_with_its_options(inface):
         ("train digits --out run --method sfwif", "did you mean sfw-if?"),
         (
             "train digits --out run --method adam",
-            "wanted sfw-if or sfw or sgd or prune or gradual or proximal, got adam",
+            "wanted sfw-if or sfw or sgd or prune or gradual or rigl or set or proximal, got adam",
         ),
         ("train digits --out run --schedule cosin", "did you mean cosine?"),
         ("train digits --out run --in-face awy", "did you mean away?"),
@@ -481,6 +481,9 @@ def test_each_constrained_layer_may_have_a_learning_rate_of_its_own(inface, tmp_
         ("sgd", "--weight-decay 0.001"),
         ("prune", "--keep 0.05"),
         ("gradual", "--keep 0.1 --momentum 0.9 --schedule cosine"),
+        ("gradual", "--keep 0.1 --distribution global"),
+        ("rigl", "--keep 0.1 --distribution uniform --warmup 0.5"),
+        ("set", "--keep 0.1 --seed 3"),
         ("proximal", "--shrinkage 1e-4"),
     ],
 )

@@ -589,7 +589,7 @@ def test_the_summary_holds_what_is_promised(finished):
     [
         (
             {"method": "sfw-fi"},
-            "method: wanted sfw-if or sfw or sgd or prune or gradual or proximal, got sfw-fi; did you mean sfw-if?",
+            "method: wanted sfw-if or sfw or sgd or prune or gradual or rigl or set or proximal, got sfw-fi; did you mean sfw-if?",
         ),
         (
             {"in_face": "awya"},
@@ -754,7 +754,10 @@ def test_a_short_run_has_a_gap(tmp_path):
     ("given", "words"),
     [
         ({"seed": 1.5}, "seed: wanted a whole number"),
-        ({"method": None}, "method: wanted sfw-if or sfw or sgd or prune or gradual or proximal, got None"),
+        (
+            {"method": None},
+            "method: wanted sfw-if or sfw or sgd or prune or gradual or rigl or set or proximal, got None",
+        ),
     ],
 )
 def test_settings_of_a_wrong_kind_are_named(given, words):

@@ -19,6 +19,9 @@ from .kinds import Choice, Flag, Kind, Number, Numbers, Options, Text, described
 __all__ = [
     "FRANK_WOLFE",
     "METHODS",
+    "PRUNED",
+    "REWIRED",
+    "Distribution",
     "Init",
     "Method",
     "Schedule",
@@ -28,8 +31,9 @@ __all__ = [
     "declared",
 ]
 
-Method = Literal["sfw-if", "sfw", "sgd", "prune", "gradual", "proximal"]
+Method = Literal["sfw-if", "sfw", "sgd", "prune", "gradual", "rigl", "set", "proximal"]
 Schedule = Literal["constant", "cosine"]
+Distribution = Literal["erk", "uniform", "global"]
 Init = Literal["alive"]
 
 # The methods and their display names, in the order of tables.
@@ -37,11 +41,15 @@ METHODS: dict[Method, str] = {
     "sgd": "SGD",
     "prune": "pruning",
     "gradual": "gradual pruning",
+    "rigl": "RigL",
+    "set": "SET",
     "proximal": "proximal SGD",
     "sfw": "SFW",
     "sfw-if": "SFW-IF",
 }
 FRANK_WOLFE: tuple[Method, ...] = ("sfw-if", "sfw")
+PRUNED: tuple[Method, ...] = ("prune", "gradual")
+REWIRED: tuple[Method, ...] = ("rigl", "set")
 DESCENT: tuple[Method, ...] = tuple(method for method in METHODS if method not in FRANK_WOLFE)
 
 
@@ -53,6 +61,7 @@ class Setting:
         name: the name of the field.
         default: the default value.
         kind: the allowed values.
+        kind_with: the allowed values with some methods, if they differ.
         help: the help text, one line.
         details: more help, for the documentation.
         default_text: the default in words, if the value does not explain itself.
@@ -73,6 +82,7 @@ class Setting:
     help: str
     details: str = ""
     default_text: str = ""
+    kind_with: Mapping[Method, Kind] = field(default_factory=dict)
     read_by: tuple[Method, ...] = get_args(Method)
     needed_by: tuple[Method, ...] = ()
     metavar: str | None = None
@@ -103,12 +113,13 @@ class Setting:
 
     def check(self, value: Any, method: Method) -> None:
         """Raise an error if the setting cannot have this value with this method."""
-        needed = method in self.needed_by
+        needed, kind = method in self.needed_by, self.kind_with.get(method, self.kind)
         if value is None and self.default is None:
             if needed:
-                raise ArgumentError(f"{self._said}: the method {method} needs it; wanted {self.kind.wanted}, got None")
-        elif not self.kind.accepts(value):
-            raise ArgumentError(f"{self._said}: {described(self.kind, value)}")
+                raise ArgumentError(f"{self._said}: the method {method} needs it; wanted {kind.wanted}, got None")
+        elif not kind.accepts(value):
+            with_ = f" (with the method {method})" if method in self.kind_with else ""
+            raise ArgumentError(f"{self._said}: {described(kind, value)}{with_}")
 
     @property
     def _said(self) -> str:
@@ -146,10 +157,12 @@ class Settings:
     )
     method: Method = _declare(
         Choice(get_args(Method)),
-        "sfw-if: Frank-Wolfe and in-face steps. sfw: Frank-Wolfe. sgd: dense. Baselines: prune, gradual, proximal.",
+        "sfw-if: Frank-Wolfe and in-face steps. sfw: Frank-Wolfe. sgd: dense. Baselines: prune, gradual, rigl, set, "
+        "proximal.",
         default="sfw-if",
         details="prune prunes by magnitude after four fifths of the training and then fine-tunes; gradual prunes "
-        "during training; proximal soft-thresholds. All take one gradient per step: equal epochs, equal gradients.",
+        "during training; rigl and set train a sparse network whose edges move; proximal soft-thresholds. All take one "
+        "gradient per step: equal epochs, equal gradients.",
         in_grid=False,
         compared=False,
     )
@@ -236,10 +249,23 @@ class Settings:
     )
     keep: float | None = _declare(
         Number(above=0, most=1),
-        "Part of the edges that prune and gradual keep, such as 0.05.",
+        "Part of the edges that prune, gradual, rigl and set keep, such as 0.05.",
         default=None,
-        read_by=("prune", "gradual"),
-        needed_by=("prune", "gradual"),
+        read_by=(*PRUNED, *REWIRED),
+        needed_by=(*PRUNED, *REWIRED),
+    )
+    distribution: Distribution | None = _declare(
+        Choice(get_args(Distribution)),
+        "How the kept edges are distributed over layers: uniform, erk (rigl, set) or global (prune, gradual).",
+        default=None,
+        default_text="erk for rigl and set, uniform for prune and gradual",
+        details="uniform keeps the same part of every layer. erk (Erdos-Renyi-Kernel) makes small layers denser. global "
+        "keeps the largest edges of all layers together.",
+        read_by=(*PRUNED, *REWIRED),
+        kind_with={
+            **dict.fromkeys(PRUNED, Choice(("uniform", "global"))),
+            **dict.fromkeys(REWIRED, Choice(("erk", "uniform"))),
+        },
     )
     shrinkage: float | None = _declare(
         Number(above=0),

@@ -21,8 +21,8 @@ from inface.lab.experiments.data import folder as data_folder
 from inface.lab.experiments.experiment import Data, Experiment, Split
 from inface.lab.experiments.sources import source_of
 
-from .baselines import ProximalSGD, PrunedSGD
-from .settings import Settings
+from .baselines import SET, ProximalSGD, PrunedSGD, RigL, edge_counts, sparse_init_
+from .settings import PRUNED, REWIRED, Distribution, Method, Settings
 
 __all__ = [
     "experiment_of",
@@ -73,7 +73,9 @@ def resolve(settings: Settings) -> Settings:
     """
     source = source_of(settings.experiment, settings.source)
     options = options_of(settings.experiment, settings.options, source=source)
-    settings = replace(settings, source=source, options=options, weight_decay=settings.weight_decay or None).read()
+    distribution = None if settings.distribution == _distribution(settings.method) else settings.distribution
+    decay = settings.weight_decay or None
+    settings = replace(settings, source=source, options=options, weight_decay=decay, distribution=distribution).read()
     if not settings.frank_wolfe:
         return settings
     radii = [set_.radius for set_ in experiment_of(settings).sets.values()]
@@ -121,7 +123,8 @@ def make_model(settings: Settings, experiment: Experiment, inputs: Tensor | None
     """The network at the start: PyTorch's initialisation, and the graph initialisation for the constrained layers.
 
     Layers in sets without edges (``has_edges`` is False: nuclear and spectral balls) keep PyTorch's initialisation. So
-    do all layers under SGD and the baselines. ``init="alive"`` looks at the first 64 of the ``inputs``.
+    do all layers under SGD and the baselines; of those that are to be sparse under RigL and SET, random edges stay.
+    ``init="alive"`` looks at the first 64 of the ``inputs``.
 
     >>> settings = Settings("digits")
     >>> make_model(settings, experiment_of(settings)).fc1.weight.abs().sum(1).unique().tolist()
@@ -139,6 +142,10 @@ def make_model(settings: Settings, experiment: Experiment, inputs: Tensor | None
         example = inputs[:64] if alive and inputs is not None else None
         generator = torch.Generator().manual_seed(settings.seed)
         inface.graph_init_(model, edges, generator=generator, alive=alive, example=example)
+    elif settings.method in REWIRED and settings.keep is not None:
+        layers = _constrained(groups)
+        shapes, uniform = [p.shape for p in layers], settings.distribution == "uniform"
+        sparse_init_(layers, edge_counts(shapes, settings.keep, "uniform" if uniform else "erk"))
     return model
 
 
@@ -154,8 +161,7 @@ def make_optimizer(
     """
     groups = grouped(settings, experiment, model)
     if not settings.frank_wolfe:
-        layers = [p for group in groups if group["set"] is not None for _, p in group["params"]]
-        return _descent(settings, model, layers, total)
+        return _descent(settings, model, _constrained(groups), total)
     return frank_wolfe(settings, groups)
 
 
@@ -187,15 +193,29 @@ def frank_wolfe(settings: Settings, groups: list[dict[str, Any]]) -> FrankWolfe:
 def _descent(settings: Settings, model: nn.Module, layers: list[nn.Parameter], total: int) -> torch.optim.Optimizer:
     """SGD, or one of the baselines."""
     common = {"lr": settings.lr, "momentum": settings.momentum, "weight_decay": settings.weight_decay or 0.0}
-    if settings.keep is not None:
+    if settings.method in PRUNED and settings.keep is not None:
         begin, end = (PRUNED_AT, PRUNED_AT) if settings.method == "prune" else (0.1, 0.8)
-        every = max(1, total // 200)
-        return PrunedSGD(
-            model.parameters(), layers, **common, keep=settings.keep, total=total, begin=begin, end=end, every=every
-        )
+        pruning = {"keep": settings.keep, "begin": begin, "end": end}
+        together, every = settings.distribution == "global", max(1, total // 200)
+        return PrunedSGD(model.parameters(), layers, **common, **pruning, total=total, every=every, together=together)
+    if settings.method in REWIRED:
+        # 100 as in the paper of RigL, fewer in short runs; not under 10, because RigL takes no step where edges change.
+        every = min(100, max(10, total // 100))
+        if settings.method == "rigl":
+            return RigL(model.parameters(), layers, **common, total=total, every=every)
+        return SET(model.parameters(), layers, **common, total=total, every=every, seed=settings.seed)
     if settings.shrinkage is not None:
         return ProximalSGD(model.parameters(), layers, **common, shrinkage=settings.shrinkage)
     return torch.optim.SGD(model.parameters(), foreach=True, **common)  # type: ignore[arg-type]
+
+
+def _constrained(groups: list[dict[str, Any]]) -> list[nn.Parameter]:
+    return [p for group in groups if group["set"] is not None for _, p in group["params"]]
+
+
+def _distribution(method: Method) -> Distribution | None:
+    """The distribution of edges that a method takes if none is given."""
+    return "uniform" if method in PRUNED else "erk" if method in REWIRED else None
 
 
 def sample_order(settings: Settings, epoch: int, count: int) -> Tensor:

@@ -1,6 +1,8 @@
-"""Baselines, each an optimizer: magnitude pruning, gradual pruning, proximal SGD."""
+"""Baselines, each an optimizer: magnitude pruning, gradual pruning, RigL, SET, proximal SGD."""
 
+from .distribution import edge_counts, sparse_init_
 from .proximal import ProximalSGD
 from .pruned import PrunedSGD
+from .rewired import SET, RigL
 
-__all__ = ["ProximalSGD", "PrunedSGD"]
+__all__ = ["SET", "ProximalSGD", "PrunedSGD", "RigL", "edge_counts", "sparse_init_"]
