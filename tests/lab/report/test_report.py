@@ -25,9 +25,11 @@ from inface.lab.report import Spread, columns, compare, headline, write_report
 from inface.lab.report.edges import edges_left
 from inface.lab.report.groups import grouped, measure
 from inface.lab.report.page import command
+from inface.lab.report.palette import look
 from inface.lab.report.series import MOST, Thinned, course
 from inface.lab.report.svg import plain
 from inface.lab.runs.run import Run
+from inface.lab.runs.settings import METHODS
 
 
 def three(folder, **more):
@@ -134,6 +136,13 @@ def test_a_run_from_before_a_setting_is_one_row_with_runs_that_have_its_default(
     runs = [make_run(tmp_path / "old"), make_run(tmp_path / "new", seed=1, warmup=0.0, in_face_steps=1)]
     (row,) = compare(runs)
     assert (row.count, row.label) == (2, "SFW-IF")
+
+
+def test_every_method_has_a_colour_and_a_marker_of_its_own(tmp_path):
+    groups = grouped([make_run(tmp_path / method, method) for method in METHODS])
+    looks = [look(group, groups) for group in groups]
+    assert len({each.colour for each in looks}) == len({each.marker for each in looks}) == len(METHODS)
+    assert [group.label for group in groups] == list(METHODS.values())
 
 
 def test_runs_of_different_options_do_not_compete(tmp_path):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MARKERS", "Drawing", "Key", "Marker", "Panel", "dashes", "inline", "logarithmic", "plain", "save"]
 
-Marker = Literal["circle", "square", "triangle", "diamond", "wedge", "hexagon"]
+Marker = Literal["circle", "square", "triangle", "diamond", "wedge", "hexagon", "plus", "pentagon"]
 
 # Matplotlib's names of the markers; the page draws the same shapes in its legends.
 MARKERS: dict[str, str] = {
@@ -30,6 +30,8 @@ MARKERS: dict[str, str] = {
     "diamond": "D",
     "wedge": "v",
     "hexagon": "h",
+    "plus": "P",
+    "pentagon": "p",
 }
 
 # A placeholder colour, which is replaced by the page's text colour.
