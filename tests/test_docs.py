@@ -21,7 +21,9 @@ DOCS = ROOT / "docs"
 PAGE = (DOCS / "laboratory.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 PAGES += [
-    page for folder in ("concepts", "howto", "reference", "tutorials") for page in sorted((DOCS / folder).glob("*.md"))
+    page
+    for folder in ("api", "concepts", "howto", "reference", "tutorials")
+    for page in sorted((DOCS / folder).glob("*.md"))
 ]
 COMMANDS = sorted({
     re.split(r"\s+#", line)[0]
@@ -57,6 +59,10 @@ def test_the_files_on_the_page_are_those_of_a_run(tmp_path):
     assert re.findall(r"^\| `([\w.]+\.[a-z]+)` \|", PAGE, re.MULTILINE) == [file.name for file in files]
 
 
+def test_the_readme_fits_on_a_screen():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 65
+
+
 def test_there_are_commands_on_the_pages():
     assert len(COMMANDS) > 15
 
@@ -78,7 +84,9 @@ def test_the_page_of_decisions_names_every_test_of_a_decision_in_its_section():
     assert told == fixed
 
 
-@pytest.mark.parametrize("module", ["sets", "sparsity", "theory", "batches", "testing", "export", "lab"])
+@pytest.mark.parametrize(
+    "module", ["density", "relative", "sets", "sparsity", "theory", "batches", "testing", "export", "lab"]
+)
 def test_the_reference_has_every_module_that_is_public(module):
     assert importlib.import_module(f"inface.{module}").__all__
     assert f".. automodule:: inface.{module}\n   :members:" in (DOCS / "api" / f"{module}.md").read_text(
