@@ -11,18 +11,9 @@ import typer
 from inface.text import printable
 from inface.types import Format
 
-from .ui.options import AcceptChangedFile, DataFolder, ExperimentFile, number, one_of
+from .ui.options import AcceptChangedFile, DataFolder, ExperimentFile, one_of, part
 
 __all__ = ["export"]
-
-
-def part(text: str) -> float:
-    """A part of the edges: ``5%`` or ``0.05``.
-
-    >>> part("5%"), part("0.05")
-    (0.05, 0.05)
-    """
-    return number(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
 
 
 def export(

@@ -108,7 +108,7 @@ def sweep(
 
     $ inface sweep mnist-mlp --out sweeps/search --search 50 --schedule cosine --every-gradient --theta 5
 
-    $ inface sweep mnist-mlp --out sweeps/pruned --method gradual --keep 0.05 --momentum 0.9 --no-pruning
+    $ inface sweep mnist-mlp --out sweeps/pruned --method gradual --keep 5% --momentum 0.9 --no-pruning
 
     $ inface sweep cifar10 --out sweeps/cifar --grid my_grid.yaml --storage postgresql://host/studies
     """

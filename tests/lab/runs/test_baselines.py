@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from inface.cli.app import run as command
-from inface.lab import ArgumentError, Settings, train
+from inface.lab import ArgumentError, Run, Settings, train
 from inface.lab.experiments.builtin import find
 from inface.lab.runs.baselines import SET, ProximalSGD, PrunedSGD, RigL, edge_counts, sparse_init_
 from inface.lab.runs.evaluation import evaluate
@@ -361,7 +361,7 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path, method):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"keep": None}, r"keep: the method \w+ needs it; wanted a number in \(0, 1\], got None"),
+        ({"keep": None}, r"keep: the method \w+ needs it; wanted a number in \(0, 1\], such as 0.05 or 5%, got None"),
         ({"keep": 0.0}, r"keep: wanted a number in \(0, 1\]"),
         ({"keep": 1.5}, "keep: wanted"),
         ({"method": "rigl", "keep": None}, "keep: the method rigl needs it"),
@@ -399,4 +399,5 @@ def test_baselines_on_the_command_line(tmp_path, capsys):
     assert told[0] == "inface: --method gradual does not use --radius"
     assert told[1] == "inface: --method sgd does not use --keep"
     assert "the method gradual needs it" in told[2]
-    assert command([*arguments, "--method", "gradual", "--keep", "0.1"]) == 0
+    assert command([*arguments, "--method", "gradual", "--keep", "10%"]) == 0
+    assert Run(tmp_path / "run").settings.keep == 0.1

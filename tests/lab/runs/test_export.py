@@ -120,7 +120,7 @@ def test_exporting_with_all_edges_and_half_the_bytes(trained, tmp_path, capsys):
         (["--format", "sparce"], "format: wanted compact, sparse, onnx, torch, got sparce; did you mean sparse?"),
         (["--keep", "0"], "keep: wanted a part of the edges in (0, 1], got 0"),
         (["--keep", "500%"], "keep: wanted a part of the edges in (0, 1], got 5"),
-        (["--keep", "many"], "wanted a number, got many"),
+        (["--keep", "many"], "wanted a number, such as 0.05 or 5%, got many"),
     ],
 )
 def test_wrong_options_are_named_and_nothing_is_written(trained, tmp_path, capsys, arguments, told):

@@ -711,7 +711,7 @@ def test_sweeping_from_the_command_line(tmp_path, capsys):
         ("--grid FILE --epochs 5", "wanted --epochs or --grid FILE, which tries epochs; got both"),
         ("--grid FILE --keep 0.5 --method prune", "wanted --keep or --grid FILE, which tries keep; got both"),
         ("--method sgd --in-face away", "--method sgd does not use --in-face"),
-        ("--method prune", "keep: the method prune needs it; wanted a number in (0, 1], got None"),
+        ("--method prune", "keep: the method prune needs it; wanted a number in (0, 1], such as 0.05 or 5%, got None"),
         ("--method proximal --search 3", "shrinkage: the method proximal needs it; wanted a number > 0"),
         ("--method proximal --grid OTHER", "shrinkage: the method proximal needs it; wanted a number > 0"),
         ("--method prun", "did you mean prune?"),
@@ -789,6 +789,15 @@ def test_a_grid_may_list_what_the_method_needs(tmp_path):
     (tmp_path / "grid.yaml").write_text("lr: [0.1]\nshrinkage: [0.001, 0.0001]\n")
     base, grid = _tried("digits", {"method": "proximal"}, str(tmp_path / "grid.yaml"))
     assert [applied(base, point, 2).shrinkage for point in grid.points()] == [0.001, 0.0001]
+
+
+def test_a_grid_may_list_parts_in_percent(tmp_path):
+    (tmp_path / "grid.yaml").write_text("keep: [5%, 0.1]\n")
+    _, grid = _tried("digits", {"method": "prune"}, str(tmp_path / "grid.yaml"))
+    assert grid.axes == {"keep": [0.05, 0.1]}
+    (tmp_path / "grid.yaml").write_text("lr: [5%]\n")
+    with pytest.raises(ArgumentError, match="lr: wanted a number > 0, got 5%"):
+        _tried("digits", {"method": "sgd"}, str(tmp_path / "grid.yaml"))
 
 
 def test_the_quick_grid_is_quick():

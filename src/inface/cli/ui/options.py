@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from inface.lab.experiments import EXPERIMENTS
+from inface.lab.runs import kinds
 
 __all__ = [
     "AcceptChangedFile",
@@ -19,6 +20,7 @@ __all__ = [
     "number",
     "one_of",
     "option",
+    "part",
     "whole_number",
 ]
 
@@ -59,10 +61,23 @@ def number(text: str) -> float:
     >>> number("0.5")
     0.5
     """
+    return _finite(text, float, "a number")
+
+
+def part(text: str) -> float:
+    """Parse a part of a whole.
+
+    >>> part("5%"), part("0.05")
+    (0.05, 0.05)
+    """
+    return _finite(text, kinds.part, "a number, such as 0.05 or 5%")
+
+
+def _finite(text: str, parse: Callable[[str], float], wanted: str) -> float:
     try:
-        value = float(text)
+        value = parse(text)
     except ValueError:
-        raise typer.BadParameter(f"wanted a number, got {text}") from None
+        raise typer.BadParameter(f"wanted {wanted}, got {text}") from None
     if not math.isfinite(value):
         raise typer.BadParameter(f"wanted a finite number, got {text}")
     return value

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from inface.lab.errors import ArgumentError
-from inface.lab.runs.kinds import Choice, Number, Numbers
+from inface.lab.runs.kinds import Choice, Number, Numbers, Part
 from inface.lab.runs.settings import Setting, declarations, declared
 
-from .options import experiment_names, number, one_of, option, whole_number
+from .options import experiment_names, number, one_of, option, part, whole_number
 
 __all__ = ["Given", "experiment_argument", "located", "refuse_ignored", "takes_settings"]
 
@@ -113,6 +113,8 @@ def _annotation(setting: Setting) -> Any:
     type_: Any = str
     if isinstance(kind, Choice):
         more = {"autocompletion": one_of(*kind.names)}
+    elif isinstance(kind, Part):
+        type_, more = float, {"parser": part, "metavar": "PART"}
     elif isinstance(kind, Number | Numbers):
         whole = isinstance(kind, Number) and kind.whole
         type_ = int if whole else list[float] if isinstance(kind, Numbers) else float

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from inface.lab.errors import suggestion
 
-__all__ = ["Choice", "Flag", "Kind", "Number", "Numbers", "Options", "Text", "described", "is_number"]
+__all__ = ["Choice", "Flag", "Kind", "Number", "Numbers", "Options", "Part", "Text", "described", "is_number", "part"]
 
 
 class Kind(Protocol):
@@ -99,6 +99,20 @@ class Numbers:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part of a whole, above 0; written as a number or in percent.
+
+    >>> Part().accepts(0.05), Part().accepts(1), Part().accepts(5)
+    (True, True, False)
+    """
+
+    wanted: str = "a number in (0, 1], such as 0.05 or 5%"
+
+    def accepts(self, value: Any) -> bool:
+        return Number(above=0, most=1).accepts(value)
+
+
+@dataclass(frozen=True)
 class Choice:
     """One of a few names.
 
@@ -155,6 +169,16 @@ def described(kind: Kind, value: Any) -> str:
     found = " ".join(f"{one:g}" for one in value) if value and isinstance(value, tuple) else value
     guess = suggestion(str(value), kind.names) if isinstance(kind, Choice) else ""
     return f"wanted {kind.wanted}, got {found}{guess}"
+
+
+def part(text: str) -> float:
+    """The number that a text means, which may be in percent; a ValueError if it means none.
+
+    >>> part("5%"), part("0.05")
+    (0.05, 0.05)
+    """
+    percent = text.strip().endswith("%")
+    return float(text.strip().removesuffix("%")) / (100 if percent else 1)
 
 
 def is_number(value: object) -> bool:

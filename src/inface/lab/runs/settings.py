@@ -14,7 +14,7 @@ from inface.lab.errors import ArgumentError, suggestion
 from inface.lab.experiments import MeasuredOn
 from inface.types import InFace
 
-from .kinds import Choice, Flag, Kind, Number, Numbers, Options, Text, described
+from .kinds import Choice, Flag, Kind, Number, Numbers, Options, Part, Text, described
 
 __all__ = [
     "FRANK_WOLFE",
@@ -248,8 +248,8 @@ class Settings:
         mentioned=False,
     )
     keep: float | None = _declare(
-        Number(above=0, most=1),
-        "Part of the edges that prune, gradual, rigl and set keep, such as 0.05.",
+        Part(),
+        "Part of the edges that prune, gradual, rigl and set keep: 5% or 0.05.",
         default=None,
         read_by=(*PRUNED, *REWIRED),
         needed_by=(*PRUNED, *REWIRED),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inface.lab.errors import ArgumentError, suggestion
-from inface.lab.runs.kinds import Number
+from inface.lab.runs.kinds import Number, Part, part
 from inface.lab.runs.settings import FRANK_WOLFE, Method, Settings, declarations, declared
 
 __all__ = ["MOST", "Grid", "applied", "counted", "load_grid", "paper_grid", "quick_grid", "search_space", "setting_of"]
@@ -258,7 +258,8 @@ def _axis(file: Path, key: Any, node: Any, base: Settings, layers: int) -> list[
             str(value)
         except (yaml.YAMLError, ValueError):  # an impossible date, a number with too many digits
             raise _wrong(file, item, f"{key.value}: is not plain YAML") from None
-        value = _as_number(value)  # 1e-3, which YAML takes for a word
+        percent = isinstance(declared(setting_of(key.value)).kind, Part)
+        value = _as_number(value, part if percent else float)  # 1e-3 or 5%, which YAML takes for words
         try:
             plain = json.dumps(_resolved(base, key.value, value, layers).to_dict(), sort_keys=True, default=str)
         except ArgumentError as error:
@@ -272,11 +273,11 @@ def _axis(file: Path, key: Any, node: Any, base: Settings, layers: int) -> list[
     return list(values.values())
 
 
-def _as_number(value: Any) -> Any:
+def _as_number(value: Any, parse: Callable[[str], float]) -> Any:
     if isinstance(value, list):
-        return [_as_number(entry) for entry in value]
+        return [_as_number(entry, parse) for entry in value]
     try:
-        return float(value) if isinstance(value, str) else value
+        return parse(value) if isinstance(value, str) else value
     except ValueError:
         return value
 
