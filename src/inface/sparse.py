@@ -14,11 +14,10 @@ from .density import attach, check_path, unfinished
 from .optimizer import FrankWolfe
 from .sets import L1Ball
 from .sets.base import computable
+from .types import Free
 from .warning import warn
 
 __all__ = ["Free", "chosen_layers", "sparse_optimizer"]
-
-Free = Literal["sgd", "adamw"]
 
 # Constrained layers move by this times lr, relative to their own length: by about 3 % with what people give SGD and AdamW.
 RELATIVE: dict[str, float] = {"sgd": 0.3, "adamw": 10.0}

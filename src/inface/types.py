@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-__all__ = ["Format", "InFace"]
+__all__ = ["Format", "Free", "InFace"]
 
 InFace = Literal["away", "frank-wolfe", "pairwise", "projected"]
+Free = Literal["sgd", "adamw"]
 Format = Literal["compact", "sparse", "onnx", "torch"]

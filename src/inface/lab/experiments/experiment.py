@@ -128,7 +128,8 @@ class Experiment:
         data: a function that loads the samples. Its argument is the data folder.
         model: a function that makes the network, with PyTorch's own initialisation.
         sets: the constraints: parameter names (or globs) and their sets. All other parameters are free. The order is
-            that of layer 1, layer 2, ... in tables, and of the values of ``--radius`` and ``--constrained-lr``.
+            that of layer 1, layer 2, ... in tables, and of the values of ``--radius`` and ``--constrained-lr``. Without
+            sets, the layers that ``--density`` makes sparse are those of :func:`inface.sparse_optimizer`.
         loss: a function of outputs and targets, the mean over the samples.
         metric: how the network is judged.
         defaults: defaults of its settings, such as ``{"epochs": 100}``; the command line overrides them.
@@ -146,7 +147,7 @@ class Experiment:
 
     data: Callable[[Path], Data]
     model: Callable[[], nn.Module]
-    sets: Mapping[str, Set]
+    sets: Mapping[str, Set] = field(default_factory=dict)
     loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy
     metric: Metric = accuracy
     defaults: Mapping[str, Any] = field(default_factory=dict)

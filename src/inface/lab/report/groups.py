@@ -187,7 +187,9 @@ def _group(runs: list[Run], everything: list[list[Run]]) -> Group:
     ]
     settings = _settings(first)
     different = [key for key in settings if any(other.get(key) != settings[key] for other in others)]
-    parts = {key: _setting(key, value) for key, value in settings.items() if key in different or _matters(key, value)}
+    parts = {
+        key: _setting(key, value) for key, value in settings.items() if key in different or _matters(key, value, method)
+    }
     return Group(
         experiment=experiment,
         problem=_problem(first),
@@ -234,10 +236,10 @@ def _settings(run: Run) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in left_out}
 
 
-def _matters(key: str, value: Any) -> bool:
+def _matters(key: str, value: Any, method: str) -> bool:
     """Whether to mention a setting that all runs share."""
     setting = _SETTINGS.get(key)
-    return key == "lr" or (setting is not None and setting.mentioned and value != setting.default)
+    return key == "lr" or (setting is not None and setting.mentioned and value != setting.default_of(method))
 
 
 def _setting(key: str, value: Any) -> str:

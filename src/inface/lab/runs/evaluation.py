@@ -33,6 +33,8 @@ def evaluate(
     settings, found, model = rebuild(run, experiment, accept_changed_file=accept_changed_file)
     with isolated_torch(settings.threads):
         train_split, split = parts(settings, load_data(found, data))
+        if settings.method == "sparse":  # the radii that it ended with, which its gap depends on, are not in the folder
+            return measure(model, found, train_split, split, None)
         try:
             optimizer = make_optimizer(settings, found, model)
         except ArgumentError:
@@ -59,7 +61,7 @@ def rebuild(
 
 
 def measure(
-    model: nn.Module, experiment: Experiment, train_split: Split, split: Split, optimizer: torch.optim.Optimizer
+    model: nn.Module, experiment: Experiment, train_split: Split, split: Split, optimizer: torch.optim.Optimizer | None
 ) -> dict[str, Any]:
     layers, network = sparsity(model, experiment)
     gap = exact_gap(model, experiment, train_split, optimizer)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import inface
 from inface import FrankWolfe
 from inface.lab.experiments.experiment import Experiment, Split
+from inface.sparse import chosen_layers
 from inface.sparsity import Nonzeros, hard_threshold, nonzeros
 
 __all__ = [
@@ -77,10 +78,14 @@ def score(model: nn.Module, experiment: Experiment, split: Split) -> Score:
 def constrained(model: nn.Module, experiment: Experiment) -> list[str]:
     """The names of the constrained parameters, in the experiment's order.
 
+    Of an experiment without sets, those that :func:`inface.sparse_optimizer` makes sparse where nobody says which.
+
     >>> from inface.lab import find
     >>> constrained(find("digits").model(), find("digits"))
     ['fc1.weight', 'fc2.weight']
     """
+    if not experiment.sets:
+        return list(chosen_layers(model))
     groups = inface.param_groups(model, experiment.sets)
     return [name for group in groups if group["set"] is not None for name, _ in group["params"]]
 
@@ -129,7 +134,9 @@ def sparsity(model: nn.Module, experiment: Experiment) -> tuple[dict[str, dict[s
     return layers, {**network, "exact_count": exact, "exact_percent": 100 * exact / max(1, counted.total)}
 
 
-def exact_gap(model: nn.Module, experiment: Experiment, split: Split, optimizer: torch.optim.Optimizer) -> float | None:
+def exact_gap(
+    model: nn.Module, experiment: Experiment, split: Split, optimizer: torch.optim.Optimizer | None
+) -> float | None:
     """The exact modified gap over a split, in evaluation mode; None if the optimizer is not Frank-Wolfe."""
     if not isinstance(optimizer, FrankWolfe):
         return None

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from inface.lab.errors import ArgumentError, suggestion
 from inface.lab.experiments import MeasuredOn
-from inface.types import InFace
+from inface.types import Free, InFace
 
 from .kinds import Choice, Flag, Kind, Number, Numbers, Options, Part, Text, described
 
@@ -31,7 +31,7 @@ __all__ = [
     "declared",
 ]
 
-Method = Literal["sfw-if", "sfw", "sgd", "prune", "gradual", "rigl", "set", "proximal"]
+Method = Literal["sfw-if", "sfw", "sgd", "prune", "gradual", "rigl", "set", "proximal", "sparse"]
 Schedule = Literal["constant", "cosine"]
 Distribution = Literal["erk", "uniform", "global"]
 Init = Literal["alive"]
@@ -46,6 +46,7 @@ METHODS: dict[Method, str] = {
     "proximal": "proximal SGD",
     "sfw": "SFW",
     "sfw-if": "SFW-IF",
+    "sparse": "inface",
 }
 FRANK_WOLFE: tuple[Method, ...] = ("sfw-if", "sfw")
 PRUNED: tuple[Method, ...] = ("prune", "gradual")
@@ -65,6 +66,7 @@ class Setting:
         help: the help text, one line.
         details: more help, for the documentation.
         default_text: the default in words, if the value does not explain itself.
+        default_with: other defaults, by the method or the value of ``free`` that they go with.
         read_by: the methods that read it; other methods ignore it, and it is cleared.
         needed_by: the methods that require it.
         metavar: the placeholder for its value in the command line's help.
@@ -82,6 +84,7 @@ class Setting:
     help: str
     details: str = ""
     default_text: str = ""
+    default_with: Mapping[str, Any] = field(default_factory=dict)
     kind_with: Mapping[Method, Kind] = field(default_factory=dict)
     read_by: tuple[Method, ...] = get_args(Method)
     needed_by: tuple[Method, ...] = ()
@@ -110,6 +113,15 @@ class Setting:
     def is_read_by(self, method: str) -> bool:
         """Whether a method reads it. A setting that all known methods read counts as read by unknown ones too."""
         return method in self.read_by or len(self.read_by) == len(METHODS)
+
+    def default_of(self, method: str, free: str | None = None) -> Any:
+        """The default with a method, and with a value of ``free`` if the method reads it.
+
+        >>> declared("lr").default_of("sgd"), declared("lr").default_of("sparse", "adamw")
+        (0.125, 0.003)
+        """
+        words = (str(free), method) if declared("free").is_read_by(method) else (method,)
+        return next((self.default_with[word] for word in words if word in self.default_with), self.default)
 
     def check(self, value: Any, method: Method) -> None:
         """Raise an error if the setting cannot have this value with this method."""
@@ -157,9 +169,10 @@ class Settings:
     )
     method: Method = _declare(
         Choice(get_args(Method)),
-        "sfw-if: Frank-Wolfe and in-face steps. sfw: Frank-Wolfe. sgd: dense. Baselines: prune, gradual, rigl, set, "
-        "proximal.",
+        "sfw-if: Frank-Wolfe and in-face steps. sfw: Frank-Wolfe. sgd: dense. sparse: to a --density, without radii. "
+        "Baselines: prune, gradual, rigl, set, proximal.",
         default="sfw-if",
+        default_text="sfw-if; sparse with --density",
         details="prune prunes by magnitude after four fifths of the training and then fine-tunes; gradual prunes "
         "during training; rigl and set train a sparse network whose edges move; proximal soft-thresholds. All take one "
         "gradient per step: equal epochs, equal gradients.",
@@ -167,7 +180,12 @@ class Settings:
         compared=False,
     )
     lr: float = _declare(
-        Number(above=0), "Learning rate.", default=0.125, details="1 / (2 L) with the paper's smoothness constant L."
+        Number(above=0),
+        "Learning rate.",
+        default=0.125,
+        default_text="0.125; sparse 0.1, with --free adamw 0.003",
+        default_with={"sparse": 0.1, "adamw": 0.003},
+        details="1 / (2 L) with the paper's smoothness constant L; of sparse, what one would give SGD or AdamW.",
     )
     constrained_lr: float | tuple[float, ...] | None = _declare(
         Numbers(Number(above=0), alone=True),
@@ -209,6 +227,8 @@ class Settings:
         Number(least=0, below=1),
         "Momentum.",
         default=0.0,
+        default_text="0; sparse 0.9",
+        default_with={"sparse": 0.9},
         details="The Frank-Wolfe methods average the gradients; SGD and the baselines use torch's momentum.",
     )
     free_momentum: float | None = _declare(
@@ -223,6 +243,8 @@ class Settings:
         Choice(get_args(Schedule)),
         "Schedule of the learning rates, constant or cosine.",
         default="constant",
+        default_text="constant; sparse cosine",
+        default_with={"sparse": "cosine"},
         details="cosine falls to 0 along half a cosine; prune does so twice, until pruning and during fine-tuning.",
     )
     warmup: float = _declare(
@@ -231,7 +253,11 @@ class Settings:
         default=0.0,
     )
     weight_decay: float | None = _declare(
-        Number(least=0), "Weight decay of sgd and the baselines.", default=None, default_text="0", read_by=DESCENT
+        Number(least=0),
+        "Weight decay of sgd, the baselines, and the dense parameters of sparse.",
+        default=None,
+        default_text="0",
+        read_by=DESCENT,
     )
     epochs: int = _declare(
         Number(least=1, whole=True),
@@ -246,6 +272,20 @@ class Settings:
         default=250,
         default_text="250, or the experiment's",
         mentioned=False,
+    )
+    density: float | None = _declare(
+        Part(),
+        "Part of the edges of the constrained layers that stay under sparse: 5% or 0.05.",
+        default=None,
+        details="Of all constrained layers together: which layer keeps more is found during training.",
+        read_by=("sparse",),
+        needed_by=("sparse",),
+    )
+    free: Free = _declare(
+        Choice(get_args(Free)),
+        "How the dense parameters of sparse move: sgd or adamw.",
+        default="sgd",
+        read_by=("sparse",),
     )
     keep: float | None = _declare(
         Part(),
@@ -379,7 +419,7 @@ def declarations() -> Iterator[Setting]:
     """The declarations of all settings, in the order of ``config.json``.
 
     >>> [setting.name for setting in declarations() if setting.needed_by]
-    ['keep', 'shrinkage']
+    ['density', 'keep', 'shrinkage']
     """
     yield from _DECLARED.values()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,8 @@ from inface.lab.experiments.experiment import Data, Experiment, Split
 from inface.lab.experiments.sources import source_of
 
 from .baselines import SET, ProximalSGD, PrunedSGD, RigL, edge_counts, sparse_init_
-from .settings import PRUNED, REWIRED, Distribution, Method, Settings
+from .metrics import constrained
+from .settings import PRUNED, REWIRED, Distribution, Method, Settings, declarations, declared
 
 __all__ = [
     "experiment_of",
@@ -44,14 +45,28 @@ PRUNED_AT = 0.8  # the method prune prunes after this part of the gradients; the
 
 
 def settings_for(experiment: str, **given: Any) -> Settings:
-    """Settings of a run; what is not given comes from the experiment's defaults, as on the command line.
+    """Settings of a run; what is not given comes from the experiment's defaults, then from the method's.
+
+    A density without a method means the method sparse. So it is on the command line.
 
     >>> settings_for("digits").epochs, settings_for("digits", epochs=7).epochs
     (100, 7)
+    >>> settings = settings_for("digits", density=0.05)
+    >>> settings.method, settings.lr, settings.schedule
+    ('sparse', 0.1, 'cosine')
     """
     source = source_of(experiment, given.get("source"))
     defaults = find(experiment, given.get("options"), source=source).defaults
-    return Settings.from_dict({**defaults, **given, "experiment": experiment, "source": source})
+    known = {**defaults, **given, "method": _method(given) or _method(defaults) or declared("method").default}
+    usual = {
+        each.name: each.default_of(known["method"], known.get("free")) for each in declarations() if each.default_with
+    }
+    return Settings.from_dict({**usual, **known, "experiment": experiment, "source": source})
+
+
+def _method(given: Mapping[str, Any]) -> Any:
+    """The method that settings ask for, by its name or with a density; None if they ask for none."""
+    return given.get("method") or ("sparse" if given.get("density") is not None else None)
 
 
 def experiment_of(settings: Settings) -> Experiment:
@@ -123,8 +138,8 @@ def make_model(settings: Settings, experiment: Experiment, inputs: Tensor | None
     """The network at the start: PyTorch's initialisation, and the graph initialisation for the constrained layers.
 
     Layers in sets without edges (``has_edges`` is False: nuclear and spectral balls) keep PyTorch's initialisation. So
-    do all layers under SGD and the baselines; of those that are to be sparse under RigL and SET, random edges stay.
-    ``init="alive"`` looks at the first 64 of the ``inputs``.
+    do all layers under SGD, the baselines and sparse; of those that are to be sparse under RigL and SET, random edges
+    stay. ``init="alive"`` looks at the first 64 of the ``inputs``.
 
     >>> settings = Settings("digits")
     >>> make_model(settings, experiment_of(settings)).fc1.weight.abs().sum(1).unique().tolist()
@@ -143,7 +158,7 @@ def make_model(settings: Settings, experiment: Experiment, inputs: Tensor | None
         generator = torch.Generator().manual_seed(settings.seed)
         inface.graph_init_(model, edges, generator=generator, alive=alive, example=example)
     elif settings.method in REWIRED and settings.keep is not None:
-        layers = _constrained(groups)
+        layers = _layers(model, experiment)
         shapes, uniform = [p.shape for p in layers], settings.distribution == "uniform"
         sparse_init_(layers, edge_counts(shapes, settings.keep, "uniform" if uniform else "erk"))
     return model
@@ -159,10 +174,11 @@ def make_optimizer(
     >>> type(make_optimizer(Settings("digits", method="sgd"), experiment, experiment.model())).__name__
     'SGD'
     """
-    groups = grouped(settings, experiment, model)
-    if not settings.frank_wolfe:
-        return _descent(settings, model, _constrained(groups), total)
-    return frank_wolfe(settings, groups)
+    if settings.frank_wolfe:
+        return frank_wolfe(settings, grouped(settings, experiment, model))
+    if settings.method == "sparse":
+        return _sparse(settings, model, constrained(model, experiment), total)
+    return _descent(settings, model, _layers(model, experiment), total)
 
 
 def grouped(settings: Settings, experiment: Experiment, model: nn.Module) -> list[dict[str, Any]]:
@@ -190,6 +206,23 @@ def frank_wolfe(settings: Settings, groups: list[dict[str, Any]]) -> FrankWolfe:
     )
 
 
+def _sparse(settings: Settings, model: nn.Module, layers: list[str], total: int) -> FrankWolfe:
+    """The optimizer that takes some layers to a density."""
+    try:
+        return inface.sparse_optimizer(
+            model,
+            density=settings.density or 1.0,  # the method needs one
+            lr=settings.lr,
+            steps=total,
+            layers=layers or None,
+            free=settings.free,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay or 0.0,
+        )
+    except ValueError as error:
+        raise ArgumentError(f"{settings.experiment}: {error}") from None
+
+
 def _descent(settings: Settings, model: nn.Module, layers: list[nn.Parameter], total: int) -> torch.optim.Optimizer:
     """SGD, or one of the baselines."""
     common = {"lr": settings.lr, "momentum": settings.momentum, "weight_decay": settings.weight_decay or 0.0}
@@ -209,8 +242,9 @@ def _descent(settings: Settings, model: nn.Module, layers: list[nn.Parameter], t
     return torch.optim.SGD(model.parameters(), foreach=True, **common)  # type: ignore[arg-type]
 
 
-def _constrained(groups: list[dict[str, Any]]) -> list[nn.Parameter]:
-    return [p for group in groups if group["set"] is not None for _, p in group["params"]]
+def _layers(model: nn.Module, experiment: Experiment) -> list[nn.Parameter]:
+    parameters = dict(model.named_parameters())
+    return [parameters[name] for name in constrained(model, experiment)]
 
 
 def _distribution(method: Method) -> Distribution | None:

@@ -246,8 +246,11 @@ class _Trainer:
             self._record({"kind": "step", "step": self.step, "loss": value, **self._gaps(), "nonzeros": edges})
 
     def _measure_gap(self) -> None:
-        """Read the gap of the last Frank-Wolfe half, and update its moving average over the points of the series."""
-        if isinstance(self.optimizer, FrankWolfe):
+        """Read the gap of the last Frank-Wolfe half, and update its moving average over the points of the series.
+
+        The sets of the method sparse change during training, so that its gaps are not of one series.
+        """
+        if self.settings.frank_wolfe and isinstance(self.optimizer, FrankWolfe):
             self.gap = float(self.optimizer.gap)
             self.points += 1
             # An exponential moving average with Adam's bias correction: the first value is the first gap.

@@ -60,6 +60,8 @@ def quick_grid(method: Method, layers: int) -> Grid:
     >>> len(quick_grid("sfw", 2).points())
     8
     """
+    if method == "sparse":
+        return Grid({"lr": [0.05, 0.1, 0.2]})
     axes: dict[str, list[float]] = {"smoothness": [1.0, 4.0]}
     if method in FRANK_WOLFE:
         axes |= {f"radius {layer}": [1.0, 10.0] for layer in range(1, layers + 1)}
