@@ -218,7 +218,7 @@ def test_every_experiment_is_listed_with_its_options(inface):
         ("train digits --out run --method sfwif", "did you mean sfw-if?"),
         (
             "train digits --out run --method adam",
-            "wanted sfw-if or sfw or sgd or prune or gradual or rigl or set or proximal, got adam",
+            "wanted sfw-if or sfw or sgd or prune or gradual or rigl or set or proximal or sparse, got adam",
         ),
         ("train digits --out run --schedule cosin", "did you mean cosine?"),
         ("train digits --out run --in-face awy", "did you mean away?"),

@@ -12,9 +12,9 @@ __all__ = ["NEGATIVE", "POSITIVE", "Look", "look"]
 
 POSITIVE, NEGATIVE = "#e0591b", "#2b83d6"
 
-_COLOURS = {"sfw-if": "#e0591b", "sfw": "#2b83d6", "sgd": "#83868c"}
-_OTHERS = ("#0f9d7a", "#b5598f", "#a8840c", "#7c6bd6", "#9a6a4f")
-_MARKERS: dict[str, Marker] = {"sfw-if": "circle", "sfw": "square", "sgd": "triangle"}
+_COLOURS = {"sfw-if": "#e0591b", "sfw": "#2b83d6", "sgd": "#83868c", "sparse": "#0f9d7a"}
+_OTHERS = ("#1aa0bd", "#b5598f", "#a8840c", "#7c6bd6", "#9a6a4f")
+_MARKERS: dict[str, Marker] = {"sfw-if": "circle", "sfw": "square", "sgd": "triangle", "sparse": "star"}
 _OTHER_MARKERS: tuple[Marker, ...] = ("diamond", "wedge", "hexagon", "plus", "pentagon")
 _DASHES = ("", "5 2", "1.5 1.8", "6 2 1.5 2")
 _LEGIBLE = 8  # lines of a legend; with more, only methods are distinguished, not their settings

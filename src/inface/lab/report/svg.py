@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MARKERS", "Drawing", "Key", "Marker", "Panel", "dashes", "inline", "logarithmic", "plain", "save"]
 
-Marker = Literal["circle", "square", "triangle", "diamond", "wedge", "hexagon", "plus", "pentagon"]
+Marker = Literal["circle", "square", "triangle", "diamond", "wedge", "hexagon", "plus", "pentagon", "star"]
 
 # Matplotlib's names of the markers; the page draws the same shapes in its legends.
 MARKERS: dict[str, str] = {
@@ -32,6 +32,7 @@ MARKERS: dict[str, str] = {
     "hexagon": "h",
     "plus": "P",
     "pentagon": "p",
+    "star": "*",
 }
 
 # A placeholder colour, which is replaced by the page's text colour.
