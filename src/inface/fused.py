@@ -153,6 +153,11 @@ class Fused:
         members = [(id(p), p.shape) for p in group["params"]]
         if layers is None or not layers.table.is_of(group["set"]) or layers.members != members:
             made = units(group, index)
+            if layers is not None and layers.members == members and made:
+                params = [unit.params[0] for unit in made] if layers.params else []
+                if layers.table.resize(made[0].set, source=group["set"]):
+                    layers = self._layers[index] = layers._replace(units=made, params=params)
+                    return layers
             counts = None if layers is None else layers.table.counts
             set_ = made[0].set if made else group["set"]
             table = Table(set_, [unit.size for unit in made], counts, source=group["set"])

@@ -274,6 +274,27 @@ class Table:
         """Whether this is still the table of that set: the same one, of the same radius."""
         return self._source is set_ and self._radius == _mark(set_.radius)
 
+    def resize(self, set_: Set, source: Set | None = None) -> bool:
+        """Go over to the same set with other radii, and keep gaps and counts; False if it is another set.
+
+        >>> import torch
+        >>> from inface.sets import L1Ball, Simplex
+        >>> table = Table(L1Ball(1.0), [torch.Size([1, 3])])
+        >>> table.resize(L1Ball(2.0)), table.diameter, table.resize(Simplex(2.0))
+        (True, 4.0, False)
+        """
+        if not _same_but_radius(set_, self.set) or not self.shapes:
+            return False
+        radii = torch.as_tensor(set_.radius, **FLOAT64).reshape(-1)
+        if radii.shape == self._radii.shape:
+            self._radii.copy_(radii)
+        else:
+            self._radii, self._options = radii.clone(), None  # whose place the arguments have
+        self.set, self._source = set_, set_ if source is None else source
+        self._radius, self._known = _mark(self._source.radius), ()
+        self.diameter = _flat([set_.diameter(blocks.shape(shape, set_.per)) for shape in self.shapes], self.rows)
+        return True
+
     def step(
         self, memory: list[Memory | None], options: Options, strategy: str | None = None, *, project: bool = False
     ) -> int:
@@ -399,6 +420,10 @@ class Table:
             into = (wanted - (ends[layer] - self._entries[layer])) * self.rows[layer] // max(1, self._entries[layer])
             edges.append(self.starts[layer] + into)
         return [0, *edges, self.total]
+
+
+def _same_but_radius(one: Set, other: Set) -> bool:
+    return type(one) is type(other) and {**one.to_dict(), "radius": 0} == {**other.to_dict(), "radius": 0}
 
 
 def _groups(set_: Set, shape: torch.Size) -> int:
