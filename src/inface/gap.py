@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from .optimizer import FrankWolfe
 
 __all__ = [
-    "BlockGaps", "FreeNorm", "ModifiedGap", "block_gaps", "combine", "convex_bound", "modified_gap", "step_rate",
+    "BlockGaps", "FreeNorm", "ModifiedGap", "block_gaps", "combine", "convex_bound", "learning_rate", "modified_gap",
+    "step_rate",
 ]  # fmt: skip
 
 
@@ -255,9 +256,9 @@ def _merged(parts: Sequence[BlockGaps]) -> list[BlockGaps]:
 
 def learning_rate(optimizer: Optimizer, group: dict[str, Any], unit: Unit) -> float | Tensor:
     """The ``lr = 1 / (2 L)`` of a unit: the group's, or what its last relative step implied."""
-    if group["relative"] is None:
+    if group["relative"] is None or group["lr"] == 0:
         return group["lr"]
-    return optimizer.state[unit.params[0]].get("implied_lr", group["lr"])
+    return optimizer.state.get(unit.params[0], {}).get("implied_lr", group["lr"])
 
 
 def step_rate(diameter: float | Tensor, lr: float | Tensor, gradient_bound: float | Tensor | None) -> float | Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .density import regrows
 from .optimizer import FrankWolfe
 
 __all__ = ["RandomIterate"]
@@ -89,7 +90,7 @@ class RandomIterate:
             return
         # Parameters alternate each for itself; the first one that moved says where an iteration ends.
         self._leader = self._leader if self._leader is not None else moved[0]
-        if optimizer.state[self._leader]["phase"] != 0 or not any(p is self._leader for p in moved):
+        if not any(p is self._leader for p in moved) or not _complete(optimizer, self._leader):
             return
         if len(self._params()) != len(self.snapshot):
             raise ValueError(
@@ -101,3 +102,10 @@ class RandomIterate:
             for p, kept in zip(self._params(), self.snapshot, strict=True):
                 kept.copy_(p.detach())
         self.count += 1
+
+
+def _complete(optimizer: torch.optim.Optimizer, p: Tensor) -> bool:
+    """Whether an iteration of a parameter has ended; on a path of densities some have no first half."""
+    group = next(group for group in optimizer.param_groups if any(p is other for other in group["params"]))
+    first = 0 if group["in_face"] is None or regrows(group["path"]) else 1
+    return bool(optimizer.state[p]["phase"] in (0, first))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .gap import learning_rate
 from .sets import Set, blocks
 from .sets.norms import equivalence
 from .units import free_part, units
@@ -54,11 +55,11 @@ def kappa(optimizer: FrankWolfe) -> float:
             ratios = [equivalence("spectral", shape.numel(), _rank(shape)) for shape in shapes]
         else:
             ratios = [equivalence(group["norm"], sum(shape.numel() for shape in shapes), 1)] if shapes else []
+        found += [(float(group["lr"]), *ratio) for ratio in ratios]
         for unit in units(group, index) if set_ is not None and not set_.all_free else ():
             if any(p.requires_grad for p in unit.params):
-                shape = blocks.shape(unit.size, unit.set.per)
-                ratios.append(equivalence(unit.set.norm_name, shape.numel(), _rank(shape)))
-        found += [(float(group["lr"]), *ratio) for ratio in ratios]
+                shape, lr = blocks.shape(unit.size, unit.set.per), learning_rate(optimizer, group, unit)
+                found.append((float(lr), *equivalence(unit.set.norm_name, shape.numel(), _rank(shape))))
     moving = [part for part in found if part[0] > 0] or [(1.0, first, second) for _, first, second in found]
     if not moving:
         return 1.0
