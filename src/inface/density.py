@@ -12,7 +12,7 @@ layer is rescaled, and the largest atom of a layer always stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import torch
@@ -20,10 +20,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .registry import constrain
+from .sets.base import computable
 from .state import unit_weights, write
-from .units import Unit, units
+from .units import Unit, names_of, units
 
-__all__ = ["DensityScheduler", "Path", "advance", "attach", "regrows", "warm_up"]
+__all__ = ["DensityScheduler", "Path", "advance", "attach", "regrows", "room", "warm_up"]
 
 BEGIN, END = 0.1, 0.8
 
@@ -65,7 +66,7 @@ class DensityScheduler:
     """Lowers the density of an optimizer's sets with every step, in the manner of torch's learning-rate schedulers.
 
     The optimizer's sets must have been made with a ``density``, which is where their path ends. A path starts at the density
-    that the weights have when the scheduler is made.
+    that the weights have when the scheduler is made. An optimizer that was loaded in the middle of the same path goes on.
 
     Args:
         optimizer: a :class:`inface.FrankWolfe`.
@@ -106,6 +107,10 @@ class DensityScheduler:
         if not groups:
             raise ValueError("DensityScheduler: no set of the optimizer has a density; wanted L1Ball(density=...), say")
         check_path(steps, begin, end, every)
+        if any(group["path"] is not None and group["path"]["by_itself"] for group in groups):
+            raise ValueError(
+                "DensityScheduler: the optimizer follows a path by itself; wanted one without (FrankWolfe)"
+            )
         pools = [str(group["set"].density) if share == "network" else str(i) for i, group in enumerate(groups)]
         attach(optimizer, groups, pools, steps=steps, begin=begin, end=end, every=every, by_itself=False)
         self.optimizer = optimizer
@@ -141,7 +146,8 @@ def check_path(steps: object, begin: float, end: float, every: object, caller: s
     """Raise a ValueError if these are not numbers of a path."""
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ValueError(f"{caller}: steps must be a whole number >= 1, the gradients in all, got {steps!r}")
-    if not 0 <= begin < end <= 1:
+    numbers = all(isinstance(part, int | float) and not isinstance(part, bool) for part in (begin, end))
+    if not numbers or not 0 <= begin < end <= 1:
         raise ValueError(f"{caller}: wanted 0 <= begin < end <= 1, got begin={begin!r}, end={end!r}")
     if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
         raise ValueError(f"{caller}: every must be None or a whole number >= 1, got {every!r}")
@@ -158,27 +164,53 @@ def attach(
     every: int | None = None,
     by_itself: bool,
 ) -> None:
-    """Put groups on a path to the densities of their sets, from the densities and the lengths that their weights have."""
-    for group, pool in zip(groups, pools, strict=True):
-        layer = _layer(optimizer, group)
-        sizes = layer.sizes
-        length = torch.linalg.vector_norm(sizes, dim=1)
-        budget = float(length.sum()) * sizes.shape[1] ** 0.5
-        start = float((sizes > 0).double().mean())
-        group["path"] = Path(
-            step=0,
-            steps=steps,
-            begin=float(begin),
-            end=float(end),
-            every=max(1, round((end - begin) * steps / 100)) if every is None else every,
-            pool=pool,
-            start=start,
-            target=float(group["set"].density),
-            density=start,
-            budget=budget,
-            by_itself=by_itself,
+    """Put groups on a path to the densities of their sets, from the densities and the lengths that their weights have.
+
+    Raises:
+        ValueError: a density that leaves less than one atom to each layer, before anything is modified.
+    """
+    every = max(1, round((end - begin) * steps / 100)) if every is None else every
+    layers = [_layer(optimizer, group) for group in groups]
+    sizes = [layer.sizes for layer in layers]
+    made: list[Path] = []
+    for pool, group in zip(pools, groups, strict=True):
+        own = [size for size, other in zip(sizes, pools, strict=True) if other == pool]
+        total = sum(size.numel() for size in own)
+        if room(group["set"].density, total) < len(own):
+            raise ValueError(
+                f"{'sparse_optimizer' if by_itself else 'DensityScheduler'}: density {group['set'].density:g} leaves {room(group['set'].density, total)} of {total} to {len(own)} layers, "
+                f"wanted at least one for each ({', '.join(names_of(group, 0)[:3])})"
+            )
+        start = sum(int(size.count_nonzero()) for size in own) / total
+        target = float(group["set"].density)
+        made.append(
+            Path(
+                step=0,
+                steps=steps,
+                begin=float(begin),
+                end=float(end),
+                every=every,
+                pool=pool,
+                start=start,
+                target=target,
+                density=start,
+                budget=0.0,
+                by_itself=by_itself,
+            )
         )
-        _share(layer, start)
+    for group, layer, size, path in zip(groups, layers, sizes, made, strict=True):
+        if _goes_on(group["path"], path):
+            continue
+        path["budget"] = float(torch.linalg.vector_norm(size, dim=1).sum()) * size.shape[1] ** 0.5
+        group["path"] = path
+        with torch.no_grad():
+            _share(layer, float((size > 0).double().mean()), shrink=False)
+
+
+def _goes_on(found: Path | None, made: Path) -> bool:
+    """Whether a group was loaded in the middle of the path that is to be made."""
+    same = ("steps", "begin", "end", "every", "pool", "target", "by_itself")
+    return found is not None and found["step"] > 0 and all(found[key] == made[key] for key in same)  # type: ignore[literal-required]
 
 
 def warm_up(path: Path | None) -> float:
@@ -197,22 +229,42 @@ def regrows(path: Path | None) -> bool:
     return path is None or (path["density"] < REGROW_BELOW and path["step"] < path["end"] * path["steps"])
 
 
-def advance(optimizer: Optimizer, *, by_itself: bool) -> None:
-    """Take the paths of an optimizer one gradient further, and cut what has to go."""
+def advance(optimizer: Optimizer, *, by_itself: bool, moved: Collection[int] | None = None) -> None:
+    """Take the paths of an optimizer one gradient further, and cut what has to go.
+
+    Where it is said which groups ``moved``, the others, whose learning rate is 0 or which have no gradient, do not take
+    their pool along.
+    """
     groups = [
-        group
-        for group in optimizer.param_groups
+        (group, moved is None or index in moved)
+        for index, group in enumerate(optimizer.param_groups)
         if group["path"] is not None and group["path"]["by_itself"] is by_itself
     ]
-    for pool in dict.fromkeys(group["path"]["pool"] for group in groups):
-        _advance(optimizer, [group for group in groups if group["path"]["pool"] == pool])
+    for pool in dict.fromkeys(group["path"]["pool"] for group, moves in groups if moves):
+        _advance(optimizer, [group for group, _ in groups if group["path"]["pool"] == pool])
+
+
+def room(density: float, total: int) -> int:
+    """How many of all atoms a density leaves; of a product that rounding put below a whole number, that number.
+
+    >>> room(0.07, 100), room(0.05, 39)
+    (7, 1)
+    """
+    return int(density * total + 1e-6)
 
 
 def unfinished(groups: Sequence[Mapping[str, Any]]) -> str | None:
-    """What to say of paths that were begun and not walked to their end; None if there are none."""
+    """What to say of paths that were begun and not walked to their end; None if there are none.
+
+    At the density that was wanted, a few gradients may be missing: those of steps that a GradScaler skipped, or at which a
+    schedule was at 0.
+    """
     for group in groups:
-        path = group.get("path")
-        if path is not None and 0 < path["step"] < path["steps"]:
+        path: Path | None = group.get("path")
+        if path is None or not path["step"]:
+            continue
+        missing = path["steps"] - path["step"]
+        if missing > (max(2, 0.01 * path["steps"]) if path["density"] == path["target"] else 0):
             return (
                 f"stopped after {path['step']} of the {path['steps']} steps that were announced, at a density of "
                 f"{path['density']:.3g} on the way to {path['target']:.3g}"
@@ -232,15 +284,11 @@ class _Layer(NamedTuple):
     def sizes(self) -> Tensor:
         return self.unit.set.atom_sizes(self.x)
 
-    def put(self, x: Tensor) -> None:
-        states = [self.optimizer.state[p] for p in self.unit.params]
-        write(self.unit, states, self.unit.tensors(x))
-
 
 def _layer(optimizer: Optimizer, group: dict[str, Any]) -> _Layer:
     (unit,) = units(group, 0)
-    states = [optimizer.state[p] for p in unit.params]
-    return _Layer(optimizer, group, unit, unit.blocks([x.detach() for x in unit_weights(unit, states)]))
+    states = [optimizer.state.get(p, {}) for p in unit.params]  # an empty state would look like one that was begun
+    return _Layer(optimizer, group, unit, unit.blocks([computable(x.detach()) for x in unit_weights(unit, states)]))
 
 
 @torch.no_grad()
@@ -255,32 +303,30 @@ def _advance(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None:
     if not (last or step % path["every"] == 0):
         return
     layers = [_layer(optimizer, group) for group in groups]
+    density = path["density"]
     if begin < step and (step <= end or last):
-        path["density"] = (
-            path["target"] + (path["start"] - path["target"]) * (1 - done) ** 3 if done < 1 else path["target"]
-        )
-        layers = list(_cut(layers, path["density"]))
+        density = path["target"] + (path["start"] - path["target"]) * (1 - done) ** 3 if done < 1 else path["target"]
+        layers = list(_cut(layers, density))
     for layer in layers:
-        layer.group["path"]["density"] = path["density"]
-        _share(layer, path["density"])
+        layer.group["path"]["density"] = density
+        _share(layer, density)
 
 
 def _cut(layers: Sequence[_Layer], density: float) -> Iterator[_Layer]:
     """The layers with the atoms of the highest scores alone: at most this share of all."""
     sizes = [layer.sizes for layer in layers]
-    room = int(density * sum(size.numel() for size in sizes) + 1e-6)
     places = [size.flatten().nonzero().flatten() for size in sizes]
     found = [_lamp(size.flatten()[place]) for size, place in zip(sizes, places, strict=True)]
     scores = torch.cat([score for score, _ in found])
-    surplus = scores.numel() - room
-    threshold = scores.kthvalue(surplus).values if surplus > 0 else -1.0
+    surplus = scores.numel() - room(density, sum(size.numel() for size in sizes))
+    if surplus <= 0:
+        yield from layers
+        return
+    threshold = scores.kthvalue(surplus).values
     for layer, size, place, (score, order) in zip(layers, sizes, places, found, strict=True):
-        gone = place[order[: int((score <= threshold).sum())]]
-        keep = torch.ones_like(size, dtype=torch.bool)
-        keep.view(-1)[gone] = False
-        x = layer.unit.set.keep_atoms(layer.x, keep)
-        layer.put(x)
-        yield layer._replace(x=x)
+        keep = torch.ones(size.numel(), dtype=torch.bool, device=size.device)
+        keep[place[order[: int((score <= threshold).sum())]]] = False
+        yield layer._replace(x=layer.unit.set.keep_atoms(layer.x, keep.view(size.shape)))
 
 
 def _lamp(sizes: Tensor) -> tuple[Tensor, Tensor]:
@@ -290,17 +336,23 @@ def _lamp(sizes: Tensor) -> tuple[Tensor, Tensor]:
     return squares / squares.flip(0).cumsum(0).flip(0).clamp(min=torch.finfo(torch.float64).tiny), order
 
 
-def _share(layer: _Layer, density: float) -> None:
-    """Give the blocks of a layer radii that share its budget in proportion to their norms; shrink what is over it."""
-    group, set_ = layer.group, layer.unit.set
-    norms = set_.block_norm(layer.x)
+def _share(layer: _Layer, density: float, *, shrink: bool = True) -> None:
+    """Give the blocks of a layer radii that share its budget in proportion to their norms; shrink what is over it.
+
+    The weights are written after their set is known: half precision is rounded into it.
+    """
+    group, unit = layer.group, layer.unit
+    norms = unit.set.block_norm(layer.x)
     total = float(norms.sum())
-    if not total > 0:
-        return
-    scale = group["path"]["budget"] * density**0.5 / total
-    if scale < 1:
-        layer.put(layer.x * scale)
-    radii = (norms * scale).clamp(min=1e-12 * total * scale)
-    group["set"] = group["set"].with_radius(radii if len(radii) > 1 else float(radii[0]))
-    for p in group["params"]:
-        constrain(p, group["set"])
+    if total > 0:
+        scale = group["path"]["budget"] * density**0.5 / total
+        if scale < 1 and not shrink:
+            scale = 1.0
+        radii = (norms * scale).clamp(min=1e-12 * total * scale)
+        group["set"] = group["set"].with_radius(radii if len(radii) > 1 else float(radii[0]))
+        for p in group["params"]:
+            constrain(p, group["set"])
+        (unit,) = units(group, 0)
+    if shrink:
+        x = layer.x * scale if total > 0 and scale < 1 else layer.x
+        write(unit, [layer.optimizer.state.get(p, {}) for p in unit.params], unit.tensors(x))

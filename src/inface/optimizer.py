@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
 
 from .adaptive import Betas, descend_adaptively
@@ -20,8 +21,9 @@ from .gap import BlockGaps, FreeNorm, ModifiedGap, combine, step_rate
 from .groups import Constraints, param_groups
 from .halves import average, take_half
 from .kernels import Options
+from .printing import shown
 from .registry import constrain
-from .relative import AUTO, StepSize, keep_gap, step_size
+from .relative import AUTO, NUMBERS, StepSize, keep_gap, step_size
 from .report import Report
 from .serialization import OLDER, beside, check_state, restored_group, to_plain_data
 from .sets import Set
@@ -223,19 +225,21 @@ class FrankWolfe(Optimizer):
         """Add a group; it is checked whole before anything is changed.
 
         The parameters of a group of relative steps, whose sizes have nothing to do with each other, become groups of their
-        own, unless they share a set.
+        own, unless they share a set; and so do those of a set that is sized by a density.
         """
-        for one in _apart(param_group, self.defaults):
-            super().add_param_group(one)
-            group, index = self.param_groups[-1], len(self.param_groups) - 1
-            group.setdefault("betas", self._betas)
-            try:
+        before = len(self.param_groups)
+        try:
+            for index, one in enumerate(_apart(param_group, self.defaults), before):
+                super().add_param_group(one)
+                group = self.param_groups[index]
+                group.setdefault("betas", self._betas)
                 _resolve(group, index)
                 check_group(group, index)
-            except ValueError:
-                self.param_groups.pop()
-                raise
-            if self._prepared:
+        except ValueError:
+            del self.param_groups[before:]
+            raise
+        if self._prepared:
+            for index, group in enumerate(self.param_groups[before:], before):
                 _prepare(group, index)
 
     @_use_grad_for_differentiable
@@ -245,7 +249,12 @@ class FrankWolfe(Optimizer):
         Args:
             closure: re-evaluates the model and returns the loss, which is then returned.
         """
-        loss = None
+        if torch.compiler.is_compiling() and any(group["path"] is not None for group in self.param_groups):
+            return self._uncompiled_step(closure)  # every step of a path has other numbers
+        return self._step(closure)
+
+    def _step(self, closure: Callable[[], Any] | None) -> Any:
+        loss, moved = None, []
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
@@ -254,6 +263,8 @@ class FrankWolfe(Optimizer):
         directions = self._custom_directions()
         for index, group in enumerate(self.param_groups):
             params, set_ = self._ready(index, group), group["set"]
+            if params:
+                moved.append(index)
             if params and (set_ is None or set_.free is not None):
                 self._free_step(index, group, params)
             if params and set_ is not None and not set_.all_free:
@@ -263,9 +274,11 @@ class FrankWolfe(Optimizer):
                 state["phase"] = _next_phase(group, state["phase"])
                 if "started" in state:
                     state["started"] = True
-        advance(self, by_itself=True)
+        advance(self, by_itself=True, moved=moved)
         self._warn_of_outside()
         return loss
+
+    _uncompiled_step = _disable_dynamo(_step)
 
     @property
     def gap(self) -> Tensor:
@@ -297,6 +310,9 @@ class FrankWolfe(Optimizer):
 
     # ------------------------------------------------------------------ plain data
 
+    def __repr__(self) -> str:
+        return shown(type(self).__name__, self.param_groups)
+
     def state_dict(self) -> dict[str, Any]:
         """The state as plain data: it loads with ``torch.load(weights_only=True)`` and nothing allow-listed.
 
@@ -327,7 +343,7 @@ class FrankWolfe(Optimizer):
             params = [p for group in self.param_groups for p in group["params"]]
             for i, p in zip(ids, params, strict=True):
                 for key, value in loaded["state"].get(i, {}).items():
-                    if isinstance(value, Tensor) and p.dtype not in EXACT and key != "step":
+                    if isinstance(value, Tensor) and (key in NUMBERS or (p.dtype not in EXACT and key != "step")):
                         self.state[p][key] = computable(value.detach()).clone().to(p.device)
 
         # Last before and first after: the hooks of others see, and may rewrite, plain data.
@@ -585,12 +601,12 @@ class FrankWolfe(Optimizer):
 
 
 def _apart(group: dict[str, Any], defaults: dict[str, Any]) -> list[dict[str, Any]]:
-    """A group as the groups that it becomes: of relative steps, one for each parameter."""
+    """A group as the groups that it becomes: of relative steps, or of a density, one for each parameter."""
     known = {**defaults, **group}
     params = group["params"]
     if not isinstance(known["set"], Set) or isinstance(params, Tensor) or known["set"].per == "group":
         return [group]
-    if known["relative"] is None and not isinstance(known["lr"], str):
+    if known["relative"] is None and not isinstance(known["lr"], str) and known["set"].sized:
         return [group]
     return [{**group, "params": [p]} for p in params]
 

@@ -25,7 +25,10 @@ from .density import warm_up
 from .sets.base import computable, wide
 from .units import Unit
 
-__all__ = ["AUTO", "StepSize", "keep_gap", "step_size"]
+__all__ = ["AUTO", "NUMBERS", "StepSize", "keep_gap", "step_size"]
+
+# What is kept of a parameter here: numbers, whose precision is not that of the parameter.
+NUMBERS = ("gradient_size", "mean_gap", "implied_lr")
 
 # What lr="auto" stands for: the length of a step, relative to its layer.
 AUTO = 0.03

@@ -26,6 +26,8 @@ def to_plain_data(_: Optimizer, data: dict[str, Any]) -> None:
             group["set"] = group["set"].to_dict()
         if callable(group["in_face"]):
             group["in_face"] = "custom"
+        if group["path"] is not None:
+            group["path"] = dict(group["path"])  # the live one goes on
 
 
 def check_state(data: dict[str, Any]) -> None:

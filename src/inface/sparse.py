@@ -6,11 +6,14 @@ import math
 import weakref
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from numbers import Real
 from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from .density import attach, check_path, unfinished
+from .density import attach, check_path, room, unfinished
 from .optimizer import FrankWolfe
 from .sets import L1Ball
 from .sets.base import computable
@@ -30,7 +33,7 @@ def sparse_optimizer(
     model: nn.Module,
     *,
     density: float | Mapping[str, float],
-    lr: float,
+    lr: float | Tensor,
     steps: int,
     layers: str | list[str] | None = None,
     free: Free = "sgd",
@@ -81,13 +84,13 @@ def sparse_optimizer(
     True
     """
     _check(model, lr, steps, free, momentum, weight_decay)
+    _check_parameters(model)
     pools = _pools(model, density, layers)
     names = {name for pool in pools.values() for name in pool[1]}
     groups, shared = [], []
     for pool, (share, members) in pools.items():
+        _check_members(share, members)
         for name, (p, per) in members.items():
-            if not bool((p.detach() != 0).any()):
-                raise ValueError(f'sparse_optimizer: parameter "{name}" is all zero; wanted weights to start from')
             groups.append({"params": [(name, p)], "set": _ball(p, per, share), "relative": RELATIVE[free]})
             shared.append(pool)
     rest = [(name, p) for name, p in model.named_parameters() if name not in names]
@@ -104,7 +107,7 @@ def sparse_optimizer(
         project=True,
     )
     attach(opt, opt.param_groups[: len(groups)], shared, steps=steps, by_itself=True)
-    weakref.finalize(opt, _warn_if_unfinished, opt.param_groups)
+    _watch(opt)
     return opt
 
 
@@ -127,10 +130,15 @@ def chosen_layers(model: nn.Module) -> dict[str, tuple[Tensor, Literal["output",
     found: dict[str, tuple[Tensor, Literal["output", "input"]]] = {}
     for module in model.modules():
         for p, per in _weights(module):
-            if id(p) in names and id(p) not in dense and p.requires_grad and p.numel():
+            if id(p) in names and id(p) not in dense and p.requires_grad and _has_shape(p):
                 found.setdefault(names[id(p)], (p, per))
     order = list(names.values())
     return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
+
+
+def _has_shape(p: Tensor) -> bool:
+    """Whether a parameter has entries: lazy ones have none yet."""
+    return not isinstance(p, nn.parameter.UninitializedParameter) and bool(p.numel())
 
 
 DENSE = (nn.Embedding, nn.EmbeddingBag)
@@ -160,14 +168,14 @@ def _pools(
     """The parameters that become sparse, in pools of one density each."""
     usual = chosen_layers(model)
     everything: Members = {
-        name: usual.get(name, (p, "output")) for name, p in model.named_parameters() if p.ndim >= 2 and p.numel()
+        name: usual.get(name, (p, "output")) for name, p in model.named_parameters() if _has_shape(p) and p.ndim >= 2
     }
     if isinstance(density, Mapping):
         if layers is not None:
             raise ValueError(f"sparse_optimizer: a mapping of densities names the layers itself, got layers={layers!r}")
         return _mapped(density, everything, usual)
     share = _density(density, "")
-    patterns = ["*"] if layers is None else [layers] if isinstance(layers, str) else list(layers)
+    patterns = _patterns(layers)
     if not usual and layers is None:
         raise ValueError(
             "sparse_optimizer: the model has no linear, convolutional, attention or recurrent layer; say which layers"
@@ -175,7 +183,14 @@ def _pools(
     members: Members = {}
     for pattern in patterns:
         members.update(_matching(pattern, everything, usual))
-    return {"": (share, members)}
+    return {"": (share, members)} if share < 1 else {}
+
+
+def _patterns(layers: object) -> list[str]:
+    found = ["*"] if layers is None else [layers] if isinstance(layers, str) else layers
+    if not isinstance(found, list | tuple) or not found or not all(isinstance(one, str) for one in found):
+        raise ValueError(f"sparse_optimizer: layers must be None, a name or pattern, or a list of them, got {layers!r}")
+    return list(found)
 
 
 def _mapped(density: Mapping[str, float], everything: Members, usual: Members) -> dict[str, tuple[float, Members]]:
@@ -184,6 +199,8 @@ def _mapped(density: Mapping[str, float], everything: Members, usual: Members) -
         raise ValueError("sparse_optimizer: wanted a density, or a mapping from patterns to densities, got {}")
     pools, owner = {}, dict[str, str]()
     for pattern, share in density.items():
+        if not isinstance(pattern, str):
+            raise ValueError(f"sparse_optimizer: density must have names or patterns as keys, got {pattern!r}")
         members = _matching(pattern, everything, usual)
         for name in members:
             if name in owner:
@@ -210,7 +227,7 @@ def _matching(pattern: str, everything: Members, usual: Members) -> Members:
 
 
 def _density(density: object, where: str) -> float:
-    if isinstance(density, bool) or not isinstance(density, int | float) or not 0 < density <= 1:
+    if isinstance(density, bool) or not isinstance(density, Real) or not 0 < float(density) <= 1:
         raise ValueError(f"sparse_optimizer: density{where} must be in (0, 1], got {density!r}")
     return float(density)
 
@@ -219,11 +236,11 @@ def _check(model: object, lr: Any, steps: object, free: object, momentum: Any, w
     if not isinstance(model, nn.Module):
         raise ValueError(f"sparse_optimizer: model must be a torch.nn.Module, got {type(model).__name__}")
     for name, value, wanted in (
-        ("lr", lr, "> 0"),
+        ("lr", lr.item() if isinstance(lr, Tensor) and lr.numel() == 1 else lr, "> 0"),
         ("momentum", momentum, "in [0, 1)"),
         ("weight_decay", weight_decay, ">= 0"),
     ):
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+        number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value) and float(value) >= 0
         if not number or (name == "lr" and not value) or (name == "momentum" and value >= 1):
             raise ValueError(f"sparse_optimizer: {name} must be {wanted} and finite, got {value!r}")
     if free not in get_args(Free):
@@ -231,8 +248,47 @@ def _check(model: object, lr: Any, steps: object, free: object, momentum: Any, w
     check_path(steps, 0.0, 1.0, None, "sparse_optimizer")
 
 
-def _warn_if_unfinished(groups: list[dict[str, Any]]) -> None:
-    """What is said of an optimizer that goes before its path has ended."""
-    said = unfinished(groups)
+def _check_parameters(model: nn.Module) -> None:
+    """Raise a ValueError if a parameter has no numbers yet."""
+    for name, p in model.named_parameters():
+        if isinstance(p, nn.parameter.UninitializedParameter):
+            raise ValueError(f'sparse_optimizer: parameter "{name}" has no shape yet, wanted one forward pass before')
+        if p.is_meta:
+            raise ValueError(
+                f'sparse_optimizer: parameter "{name}" is on the meta device, wanted weights to start from '
+                f"(model.to_empty, then an initialisation or a checkpoint)"
+            )
+
+
+def _check_members(density: float, members: Members) -> None:
+    """Raise a ValueError if parameters cannot become sparse, or if there is not a weight for each."""
+    for name, (p, _) in members.items():
+        if not p.requires_grad:
+            raise ValueError(f'sparse_optimizer: parameter "{name}" is frozen, wanted requires_grad=True')
+        if not bool(torch.isfinite(p.detach()).all()):
+            raise ValueError(f'sparse_optimizer: parameter "{name}" is not finite; wanted weights to start from')
+        if not bool((p.detach() != 0).any()):
+            raise ValueError(f'sparse_optimizer: parameter "{name}" is all zero; wanted weights to start from')
+    total = sum(p.numel() for p, _ in members.values())
+    if room(density, total) < len(members):
+        raise ValueError(
+            f"sparse_optimizer: density must leave a weight to each of {len(members)} layers, got {density!r}, which leaves "
+            f"{room(density, total)} of {total} ({', '.join([*members][:3])}{', ...' if len(members) > 3 else ''})"
+        )
+
+
+def _watch(opt: FrankWolfe) -> None:
+    """Warn when an optimizer goes before its path has ended."""
+    groups = [opt.param_groups]  # another list after a state was loaded
+
+    def follow(loaded: Optimizer) -> None:
+        groups[0] = loaded.param_groups
+
+    opt.register_load_state_dict_post_hook(follow)
+    weakref.finalize(opt, _warn_if_unfinished, groups)
+
+
+def _warn_if_unfinished(groups: list[list[dict[str, Any]]]) -> None:
+    said = unfinished(groups[0])
     if said is not None:
         warn(f"sparse_optimizer: training {said}")
