@@ -56,7 +56,9 @@ def step_size(
         size = _mean(state, "gradient_size", _norm(g, x), GRADIENT)
         lr = length * _norm(x, x) / (size * math.sqrt(1 - group["momentum"]))
         return StepSize(_number(torch.nan_to_num(lr, nan=0.0, posinf=0.0)))
-    if "mean_gap" not in state:
+    known: Tensor | None = state.get("mean_gap")
+    # Zero if there was no finite gradient yet; a look at it would wait for a device.
+    if known is None or (known.is_cpu and not torch.compiler.is_compiling() and not bool(known > 0)):
         blocks, slopes = unit.blocks(x), unit.blocks(g)
         keep_gap(state, unit.set.toward(blocks, slopes).slope)
     rate = torch.nan_to_num(TOWARD * length / state["mean_gap"], nan=0.0, posinf=0.0)
