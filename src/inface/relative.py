@@ -28,13 +28,16 @@ from .units import Unit
 __all__ = ["AUTO", "NUMBERS", "StepSize", "keep_gap", "step_size"]
 
 # What is kept of a parameter here: numbers, whose precision is not that of the parameter.
-NUMBERS = ("gradient_size", "mean_gap", "implied_lr")
+NUMBERS = ("gradient_size", "weight_size", "mean_gap", "implied_lr")
 
 # What lr="auto" stands for: the length of a step, relative to its layer.
 AUTO = 0.03
 
 # How much of the running means a new number replaces.
 GRADIENT, GAP = 0.02, 0.1
+
+# Norms change slowly, and cost about what a step costs: one projected step in so many looks at them.
+LOOK = 5
 
 # A vertex is far: a step to it is so much shorter than one in the face.
 TOWARD = 0.1
@@ -53,12 +56,13 @@ def step_size(
     """How far the next half of an iteration goes in a group of relative steps, from its weights and gradients."""
     length = group["relative"] * group["lr"] * warm_up(group["path"])
     if state["phase"] and group["in_face"] == "projected":
-        size = _mean(state, "gradient_size", _norm(g, x), GRADIENT)
-        lr = length * _norm(x, x) / (size * math.sqrt(1 - group["momentum"]))
+        period = min(LOOK, group["in_face_steps"])
+        if (state["phase"] - 1) % period == 0 or "weight_size" not in state or not _known(state["gradient_size"]):
+            _mean(state, "gradient_size", _norm(g, x), 1 - (1 - GRADIENT) ** period)
+            state["weight_size"] = _norm(x, x)
+        lr = length * state["weight_size"] / (state["gradient_size"] * math.sqrt(1 - group["momentum"]))
         return StepSize(_number(torch.nan_to_num(lr, nan=0.0, posinf=0.0)))
-    known: Tensor | None = state.get("mean_gap")
-    # Zero if there was no finite gradient yet; a look at it would wait for a device.
-    if known is None or (known.is_cpu and not torch.compiler.is_compiling() and not bool(known > 0)):
+    if "mean_gap" not in state or not _known(state["mean_gap"]):
         blocks, slopes = unit.blocks(x), unit.blocks(g)
         keep_gap(state, unit.set.toward(blocks, slopes).slope)
     rate = torch.nan_to_num(TOWARD * length / state["mean_gap"], nan=0.0, posinf=0.0)
@@ -82,6 +86,11 @@ def _mean(state: dict[str, Any], name: str, new: Tensor, part: float) -> Tensor:
         state[name] = torch.where(torch.isfinite(new) & (new > 0), torch.lerp(old, new.detach(), part), old)
         state[name] = torch.where(old > 0, state[name], new.detach())
     return state[name]
+
+
+def _known(mean: Tensor) -> bool:
+    """Whether there was a finite gradient for a running mean; where a look at it would wait for a device, yes."""
+    return torch.compiler.is_compiling() or not mean.is_cpu or bool(mean > 0)
 
 
 def _norm(tensors: Sequence[Tensor], where: Sequence[Tensor]) -> Tensor:
