@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -167,8 +168,12 @@ def preconditioned(group: dict[str, Any], states: Mapping[Tensor, State]) -> Ite
             state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
         second: Tensor = state["exp_avg_sq"]
         state["step"] += 1
-        second.lerp_(torch.where(torch.isfinite(own), own.square(), second), 1 - beta)
-        p.grad = (own / ((second / (1 - beta ** float(state["step"]))).sqrt() + group["eps"])).to(g.dtype)
+        if own.is_cpu and not torch.compiler.is_compiling() and math.isfinite(own.sum()):
+            second.mul_(beta).addcmul_(own, own, value=1 - beta)
+        else:
+            second.lerp_(torch.where(torch.isfinite(own), own.square(), second), 1 - beta)
+        root = second.sqrt().mul_((1 - beta ** float(state["step"])) ** -0.5).add_(group["eps"])
+        p.grad = torch.div(own, root, out=root).to(g.dtype)
     try:
         yield
     finally:
