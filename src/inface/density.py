@@ -278,6 +278,13 @@ def unfinished(groups: Sequence[Mapping[str, Any]]) -> str | None:
     return None
 
 
+def abandon(optimizer: Optimizer) -> None:
+    """Forget the paths of an optimizer that is not needed any more, so that nobody is told where they ended."""
+    for group in optimizer.param_groups:
+        if "path" in group:
+            group["path"] = None
+
+
 class _Layer(NamedTuple):
     """The weights of a group on a path."""
 

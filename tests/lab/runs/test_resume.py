@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from inface.cli import main
 from inface.cli.app import run as run_command
-from inface.lab import ArgumentError, LabError, Run, Settings, train
+from inface.lab import ArgumentError, LabError, Run, Settings, settings_for, train
 from inface.lab.errors import Broken
 from inface.lab.runs import checkpoint as plain
 
@@ -34,6 +34,7 @@ IF = Settings(
     threads=1,
 )
 SGD = replace(IF, method="sgd", constrained_lr=None, radius=None, lr=0.05)
+SPARSE = settings_for("digits", density=0.05, epochs=12, batch_size=150, threads=1)
 EVERY = ("--checkpoint-seconds", "0")
 
 
@@ -48,6 +49,7 @@ def arguments(settings, place, *more):
         "epochs": settings.epochs,
         "batch-size": settings.batch_size,
         "threads": settings.threads,
+        "density": settings.density,
     }
     options = [text for name, value in given.items() if value is not None for text in (f"--{name}", str(value))]
     radii = ["--radius", *map(str, settings.radius)] if settings.radius else []
@@ -94,7 +96,7 @@ def start():
 def whole(tmp_path_factory):
     """The runs that nobody interrupts."""
     place = tmp_path_factory.mktemp("whole")
-    return {settings.method: train(settings, place / settings.method) for settings in (IF, SGD)}
+    return {settings.method: train(settings, place / settings.method) for settings in (IF, SGD, SPARSE)}
 
 
 def lines(place):
@@ -138,7 +140,7 @@ def stopped(tmp_path):
 # ---------------------------------------------------------------------- killed and continued
 
 
-@pytest.mark.parametrize("settings", [IF, SGD], ids=["sfw-if", "sgd"])
+@pytest.mark.parametrize("settings", [IF, SGD, SPARSE], ids=["sfw-if", "sgd", "sparse"])
 def test_a_run_killed_again_and_again_ends_with_the_same_weights(tmp_path, start, whole, settings):
     """Of 120 gradients; each time goes on where the one before it had its last checkpoint."""
     place = tmp_path / "run"
@@ -179,6 +181,19 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path, start, 
 def test_a_run_killed_after_its_weights_and_before_its_summary_is_finished(tmp_path, stopped, whole):
     stopped.model_file.write_bytes(b"half of the wei")
     assert_same(train(IF, stopped.path, resume=True), whole["sfw-if"])
+
+
+def test_several_in_face_steps_and_their_gap_are_continued(tmp_path):
+    settings = replace(IF, in_face="projected", in_face_steps=3, epochs=4)
+    expected = train(settings, tmp_path / "expected")
+
+    def leave(record):
+        if record["kind"] == "step" and record["step"] == 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "run", watch=leave, checkpoint_seconds=0)
+    assert_same(train(settings, tmp_path / "run", resume=True), expected)
 
 
 def test_a_line_cut_off_by_a_kill_is_written_again(stopped, whole):

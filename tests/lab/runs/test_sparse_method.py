@@ -1,5 +1,6 @@
 """Runs to a density: ``inface train EXPERIMENT --density 5%``."""
 
+import gc
 import json
 import math
 from dataclasses import replace
@@ -224,3 +225,29 @@ def test_an_export_has_its_edges_and_its_accuracy(tmp_path, whole):
     metric = exported.told["metric"]
     assert metric["sparse"] == pytest.approx(metric["before"], abs=0.5)
     assert exported.files["sparse"].stat().st_size < whole.model_file.stat().st_size / 3
+
+
+# ---------------------------------------------------------------------- killed and continued
+
+
+def stop_at(step):
+    def watch(record):
+        if record["kind"] == "step" and record["step"] == step:
+            raise KeyboardInterrupt
+
+    return watch
+
+
+@pytest.mark.parametrize("free", ["sgd", "adamw"])
+def test_a_run_stopped_anywhere_on_its_path_ends_with_the_same_weights(tmp_path, free):
+    """Of 60 gradients: before edges leave, while they do, with Frank-Wolfe halves and without, and after the last left."""
+    settings = settings_for("digits", density=0.05, free=free, epochs=4, batch_size=100, threads=1)
+    whole = train(settings, tmp_path / "whole")
+    for step in (4, 8, 16, 22, 30, 36, 46, 50, 56):
+        with pytest.raises(KeyboardInterrupt):
+            train(settings, tmp_path / "run", resume=True, watch=stop_at(step), checkpoint_seconds=0)
+        gc.collect()  # an optimizer that goes before the end of its path would warn
+    run = train(settings, tmp_path / "run", resume=True)
+    assert run.model_file.read_bytes() == whole.model_file.read_bytes()
+    assert run.summary["gap"] == whole.summary["gap"]
+    assert [record.get("nonzeros") for record in run.records] == [record.get("nonzeros") for record in whole.records]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from inface import FrankWolfe
+from inface.density import abandon
 from inface.lab.errors import Broken, Diverged, LabError
 from inface.lab.experiments.experiment import Data, Experiment
 from inface.lab.files import read_lines, write_json, write_tensors, writing
@@ -123,6 +124,7 @@ class _Trainer:
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         # Even: the series holds points after whole iterations, not between the two halves of one.
         self.stride = 2 * math.ceil(max(self.epoch_steps / POINTS, self.total / MOST_POINTS) / 2)
+        self.iteration = 1 + settings.in_face_steps
         self.step = 0
         self.loss_sum = 0.0
         self.gap = self.smoothed = math.nan
@@ -215,13 +217,14 @@ class _Trainer:
                     self.seconds = before + now - begun
                     if self.step % self.epoch_steps == 0:
                         self._end_of_epoch(epoch + 1)
-                    # Only after whole iterations: between two halves the optimizer holds a gap that is not saved.
-                    if now - saved >= checkpoint_seconds and self.step % 2 == 0 and self.step < self.total:
+                    # Only after whole iterations: between its halves the optimizer holds a gap that is not saved.
+                    if now - saved >= checkpoint_seconds and self.step % self.iteration == 0 and self.step < self.total:
                         self._save()
                         saved = time.perf_counter()
             self.seconds = before + time.perf_counter() - begun
             self._finish()
         finally:
+            abandon(self.optimizer)  # a run that stops here can be continued
             with writing(self.folder.metrics_file):
                 self.metrics.close()
 
