@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: demo test lint docs bench torture clean
 
-# Three methods on the digits that come with scikit-learn; the report is inface-demo/report.html.
+# Dense SGD, SFW-IF and 5 % of the edges on the digits that come with scikit-learn; the report is inface-demo/report.html.
 demo: .venv/lab
 	$(BIN)/inface demo
 

@@ -701,14 +701,16 @@ def test_the_demonstration_trains_three_methods_shows_them_and_can_be_shown_agai
     first = inface("demo", "--trials", "1")
     assert (first.code, first.err) == (0, "")
     place = tmp_path / "inface-demo"
-    runs = [place / f"{method}-0" for method in ("sgd", "sfw", "sfw-if")]
+    runs = [place / f"{method}-0" for method in ("sgd", "sfw-if", "sparse")]
     assert all((run / "summary.json").is_file() for run in runs)
     assert (place / "report.html").is_file()
     assert any(file.read_bytes().startswith(PNG) for file in (place / "figures").glob("*.png"))
     table = first.out.partition("\n\n")[2]
-    rows = {line.split()[0].lower(): line.split() for line in table.splitlines() if line.lower().startswith("s")}
-    assert {"sgd", "sfw", "sfw-if"} <= set(rows)
-    assert f"{json.loads((runs[2] / 'summary.json').read_text())['kept']['100']:.2f}" in rows["sfw-if"]
+    rows = {line.split()[0]: line.split() for line in table.splitlines() if line.startswith(("S", "inface"))}
+    assert list(rows) == ["SGD", "SFW-IF", "inface"]
+    assert rows["SGD"][1] == "100.00"
+    assert 4.9 <= float(rows["inface"][1]) <= 5.0
+    assert f"{json.loads((runs[2] / 'summary.json').read_text())['kept']['100']:.2f}" in rows["inface"]
     assert first.out.rstrip().endswith(str(place / "report.html"))
 
     written = {run: (run / "model.safetensors").stat().st_mtime_ns for run in runs}

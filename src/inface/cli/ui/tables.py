@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from rich.text import Text
 from inface.text import printable
 
 if TYPE_CHECKING:  # help does not wait for torch
+    from inface.lab.report.comparison import Comparison
     from inface.lab.runs.run import Run
 
 __all__ = ["print_comparison", "print_measured", "print_summary", "shown"]
@@ -29,33 +31,49 @@ def print_summary(run: Run) -> None:
 
 
 def print_comparison(runs: Sequence[Run]) -> None:
-    """Print runs side by side: sparsity, and the metric with fewer and fewer edges; the best in bold."""
+    """Print runs side by side: density, and the metric with all and with fewer edges; the best in bold."""
     from inface.lab.report import compare
 
     rows = compare(runs)
-    thetas = list(rows[0].kept)
+    thetas = [theta for theta in rows[0].kept if theta != 50]  # they fill a terminal of 80 columns
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("\nmethod")
+    table.add_column("density\n%", justify="right")
     for number, _ in enumerate(rows[0].layers, 1):
-        table.add_column(f"layer {number}\nnon-zero", justify="right")
+        table.add_column(f"layer {number}\n%", justify="right")
     for theta in thetas:
-        table.add_column(f"top\n{theta} %", justify="right")
+        metric = rows[0].metric
+        heading = f"{metric.name}\n{metric.unit}" if theta == 100 else f"top\n{theta} %"
+        table.add_column(heading, justify="right")
     for row in rows:
-        keys = [f"layer:{layer}" for layer in row.layers] + [f"kept:{theta}" for theta in thetas]
+        keys = [f"exact:{layer}" for layer in row.layers] + [f"kept:{theta}" for theta in thetas]
         means = [value and value.mean for value in map(row.value, keys)]
-        cells = [
-            _shown(mean) + (" %" if key.startswith("layer:") else "") for key, mean in zip(keys, means, strict=True)
-        ]
+        cells = list(map(_shown, means))
         bold = [f"[bold]{cell}[/bold]" if key in row.best else cell for key, cell in zip(keys, cells, strict=True)]
-        table.add_row(shown(row.name), *bold)
+        table.add_row(shown(row.name), _density(row), *bold)
     console = Console()
     console.print(table)
     seeds = max(row.count for row in rows)
     console.print(
-        f"\nTest {rows[0].metric.axis} with the largest 100 % to 1 % of the edges of each constrained layer"
-        + (f", means over {seeds} seeds." if seeds > 1 else "."),
+        f"\nDensity: the edges that are not zero, of the constrained layers together and of each.\nTest "
+        f"{rows[0].metric.name} with all of them, and with the largest 25 % to 1 % of each layer"
+        + (f"; means over {seeds} seeds." if seeds > 1 else "."),
         highlight=False,
     )
+
+
+def _density(row: Comparison) -> str:
+    """The mean density of the constrained layers together, of the runs of a row."""
+    if not row.layers:
+        return "-"
+    return _shown(statistics.fmean(_exact_percent(run.summary["layers"]) for run in row.runs))
+
+
+def _exact_percent(layers: Mapping[str, Any]) -> float:
+    """The percentage of the edges of some layers together that are not exactly zero."""
+    sizes = [counted["inputs"] * counted["nodes"] for counted in layers.values()]
+    left = [size * counted["exact_percent"] for size, counted in zip(sizes, layers.values(), strict=True)]
+    return sum(left) / max(1, sum(sizes))
 
 
 def print_measured(measured: Mapping[str, Any]) -> None:
@@ -73,6 +91,8 @@ def print_measured(measured: Mapping[str, Any]) -> None:
             f"{counted['edges']:.1f}",
             f"{counted['exact_percent']:.2f}",
         )
+    if len(measured["layers"]) > 1:
+        layers.add_row("together", "", "", "", f"{_exact_percent(measured['layers']):.2f}")
     network = measured["network"]
     layers.add_row("whole network", f"{network['total']:,}", f"{network['percent']:.2f}", "", "")
     kept = Table(box=None, padding=(0, 2, 0, 0))
