@@ -30,7 +30,7 @@ def sweep(
     grid: Annotated[
         str | None,
         option(
-            text="The grid: paper (200 settings; 8 without radii), quick (8; 2 without), or a YAML file of lists.",
+            text="The grid: paper (200 settings; 8 without radii), quick (8; 2 or 3 without), or a YAML file of lists.",
             default="paper",
             panel=SEARCH,
             autocompletion=one_of("paper", "quick"),

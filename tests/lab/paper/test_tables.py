@@ -245,7 +245,7 @@ def test_a_grid_that_is_not_there_is_named(capsys):
     assert command(["reproduce", "table2", "--only", "sdg"]) == 2
     told = capsys.readouterr().err.splitlines()
     assert (
-        "--only: wanted sfw-if-5, sgd, prune-5, gradual-5, prune-2, gradual-2, proximal, sfw-if-100, got sdg; did you mean sgd?"
+        "--only: wanted sfw-if-5, sgd, prune-5, gradual-5, sparse-5, prune-2, gradual-2, sparse-2, proximal, sfw-if-100, got sdg; did you mean sgd?"
         in told[3]
     )
     assert told[0] == "inface: --grid: wanted paper or coarse, got coarser; did you mean coarse?"

@@ -800,5 +800,31 @@ def test_a_grid_may_list_parts_in_percent(tmp_path):
         _tried("digits", {"method": "sgd"}, str(tmp_path / "grid.yaml"))
 
 
+def test_a_sweep_to_a_density_tries_learning_rates(tmp_path, capsys):
+    words = [
+        "--density",
+        "10%",
+        "--grid",
+        "quick",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "300",
+        "--theta",
+        "10",
+        "--seeds",
+        "1",
+        "--no-pruning",
+    ]
+    assert command(["sweep", "digits", "--out", str(tmp_path), *words]) == 0
+    assert capsys.readouterr().err == ""
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert sorted(one["settings"]["lr"] for one in results["ranking"]) == [0.05, 0.1, 0.2]
+    (final,) = results["final"]
+    assert final["method"] == "sparse"
+    left = [(layer["inputs"] * layer["nodes"], layer["exact_percent"]) for layer in final["layers"].values()]
+    assert sum(size * part for size, part in left) <= 10 * sum(size for size, _ in left)
+
+
 def test_the_quick_grid_is_quick():
     assert len(quick_grid("sfw-if", 2).points()) <= 12

@@ -176,10 +176,10 @@ CHOICES = {
 
 
 def beyond_rows(experiment: str, *, quick: bool = False) -> list[Row]:
-    """The second table: SFW-IF with momentum, cosine schedule and ``init="alive"``, beside SGD and the baselines.
+    """The second table: SFW-IF with momentum, cosine schedule and ``init="alive"``, beside SGD, baselines and sparse.
 
     >>> [row.name for row in beyond_rows("mnist-mlp")]
-    ['sfw-if-5', 'sgd', 'prune-5', 'gradual-5', 'prune-2', 'gradual-2', 'proximal']
+    ['sfw-if-5', 'sgd', 'prune-5', 'gradual-5', 'sparse-5', 'prune-2', 'gradual-2', 'sparse-2', 'proximal']
     """
     choices = CHOICES[experiment]
     ours = {"schedule": "cosine", "every_gradient": True, "init": "alive"}
@@ -197,6 +197,7 @@ def beyond_rows(experiment: str, *, quick: bool = False) -> list[Row]:
         rows += [
             Row(f"prune-{keep}", late, "prune", Grid(rates["prune"]), part, thetas=(keep,)),
             Row(f"gradual-{keep}", early, "gradual", Grid(rates["gradual"]), part, thetas=(keep,)),
+            Row(f"sparse-{keep}", f"inface at {keep} %", "sparse", quick_grid("sparse", 2), {"density": keep / 100}),
         ]
     shrunk, given = {**rates["proximal"], "shrinkage": choices.shrinkage}, {**cosine, "shrinkage": choices.shrinkage[0]}
     told = "proximal SGD (soft-thresholding)"
