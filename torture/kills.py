@@ -34,6 +34,8 @@ METHODS: dict[str, list[str]] = {
     "rigl": ["--lr", "0.05", "--momentum", "0.9", "--keep", "0.1"],
     "set": ["--lr", "0.05", "--momentum", "0.9", "--keep", "0.1"],
     "proximal": ["--lr", "0.05", "--shrinkage", "0.001"],
+    "sparse": ["--density", "10%"],
+    "sparse adamw": ["--density", "10%", "--free", "adamw"],
 }
 STORAGES = ["journal", "sqlite", "postgresql"]
 
