@@ -12,37 +12,34 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
 
-from .adaptive import Betas, descend_adaptively
-from .checks import check_direction, check_gradients, check_group
+from .adaptive import Betas
+from .checks import check_gradients, check_group
 from .density import advance, regrows
-from .free import Norm, descend
+from .descent import free_step, gradient, is_zero, now, scalar
+from .directions import all_blocks, custom_directions, only, only_of
+from .free import Norm
 from .fused import Fused
 from .gap import BlockGaps, FreeNorm, ModifiedGap, combine, step_rate
 from .groups import Constraints, param_groups
-from .halves import average, take_half
+from .halves import take_half
 from .kernels import Options
+from .preparation import apart, prepare, resolve
 from .printing import shown
 from .registry import constrain
-from .relative import AUTO, NUMBERS, StepSize, keep_gap, step_size
-from .report import Report
-from .serialization import OLDER, beside, check_state, restored_group, to_plain_data
+from .relative import StepSize, keep_gap, step_size
+from .report import Report, smoothness
+from .serialization import OLDER, adopting, to_plain_data
 from .sets import Set
-from .sets.base import EXACT, InFace, computable, spread
+from .sets.base import EXACT, InFace
 from .state import (
-    average_free,
-    average_moments,
-    before_rounding,
     create,
     create_masters,
     keep_average,
     preconditioned,
-    put,
-    rounded,
     unit_weights,
-    weights,
     write,
 )
-from .units import Unit, free_part, names_of, put_free_part, units, with_gradients
+from .units import Unit, units, with_gradients
 from .warning import warn
 
 __all__ = ["Direction", "FrankWolfe"]
@@ -219,7 +216,7 @@ class FrankWolfe(Optimizer):
         self._prepared = True
         self._forget()
         for index, group in enumerate(self.param_groups):
-            _prepare(group, index)
+            prepare(group, index)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; it is checked whole before anything is changed.
@@ -229,18 +226,18 @@ class FrankWolfe(Optimizer):
         """
         before = len(self.param_groups)
         try:
-            for index, one in enumerate(_apart(param_group, self.defaults), before):
+            for index, one in enumerate(apart(param_group, self.defaults), before):
                 super().add_param_group(one)
                 group = self.param_groups[index]
                 group.setdefault("betas", self._betas)
-                _resolve(group, index)
+                resolve(group, index)
                 check_group(group, index)
         except ValueError:
             del self.param_groups[before:]
             raise
         if self._prepared:
             for index, group in enumerate(self.param_groups[before:], before):
-                _prepare(group, index)
+                prepare(group, index)
 
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -266,7 +263,9 @@ class FrankWolfe(Optimizer):
             if params:
                 moved.append(index)
             if params and (set_ is None or set_.free is not None):
-                self._free_step(index, group, params)
+                norm = free_step(group, params, self.state)
+                if norm is not None:
+                    self._free[index] = norm
             if params and set_ is not None and not set_.all_free:
                 self._constrained_steps(index, group, directions, _fused_options(group))
             for p in params:
@@ -306,7 +305,7 @@ class FrankWolfe(Optimizer):
             total += counts.cpu()
         (moved, clamped, skipped, outside), (inner, drop, skipped_inner, outside_inner) = total.tolist()
         found = Report(self._measured(), moved, clamped, inner, drop, skipped + skipped_inner, outside + outside_inner)
-        return replace(found, smoothness=self._smoothness())
+        return replace(found, smoothness=smoothness(self.param_groups, self.state))
 
     # ------------------------------------------------------------------ plain data
 
@@ -326,36 +325,8 @@ class FrankWolfe(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a saved state. Sets must be of the same kind, ``per`` and norm; their radii come from the saved state."""
-        loaded: dict[str, Any] = {}
-
-        def adopt(_: Optimizer, data: dict[str, Any]) -> dict[str, Any]:
-            check_state(data)
-            groups = data["param_groups"]
-            if len(groups) == len(self.param_groups):  # torch refuses another number of groups
-                pairs = zip(self.param_groups, groups, strict=True)
-                groups = [restored_group(index, live, saved) for index, (live, saved) in enumerate(pairs)]
-            loaded.update(data, param_groups=groups)
-            return loaded
-
-        def keep_precision(_: Optimizer) -> None:
-            """Torch casts state to the dtype of its parameter, which would round what is kept in float32 for a reason."""
-            ids = [i for group in loaded["param_groups"] for i in group["params"]]
-            params = [p for group in self.param_groups for p in group["params"]]
-            for i, p in zip(ids, params, strict=True):
-                for key, value in loaded["state"].get(i, {}).items():
-                    if isinstance(value, Tensor) and (key in NUMBERS or (p.dtype not in EXACT and key != "step")):
-                        self.state[p][key] = computable(value.detach()).clone().to(p.device)
-
-        # Last before and first after: the hooks of others see, and may rewrite, plain data.
-        handles = [
-            self.register_load_state_dict_pre_hook(adopt),
-            self.register_load_state_dict_post_hook(keep_precision, prepend=True),
-        ]
-        try:
+        with adopting(self):
             super().load_state_dict(state_dict)
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_betas": self._betas}
@@ -392,7 +363,7 @@ class FrankWolfe(Optimizer):
         if set_ is not None and any(p.dtype not in EXACT for p in present):
             for unit in with_gradients(group, index):
                 create_masters(unit, [self.state[p] for p in unit.params])
-        return [] if _is_zero(group["lr"]) else present
+        return [] if is_zero(group["lr"]) else present
 
     def _constrained_steps(
         self, index: int, group: dict[str, Any], directions: dict[Tensor, Tensor], options: Options | None
@@ -400,7 +371,7 @@ class FrankWolfe(Optimizer):
         units_ = with_gradients(group, index)
         if not units_:
             return
-        state, size = self.state[units_[0].params[0]], StepSize(_scalar(group["lr"]))
+        state, size = self.state[units_[0].params[0]], StepSize(scalar(group["lr"]))
         first = state["phase"] == 0
         with preconditioned(group, self.state):
             if group["relative"] is not None:
@@ -418,7 +389,7 @@ class FrankWolfe(Optimizer):
 
     def _relative_size(self, group: dict[str, Any], unit: Unit) -> StepSize:
         states = [self.state[p] for p in unit.params]
-        x, g = unit_weights(unit, states), [_gradient(group, p) for p in unit.params]
+        x, g = unit_weights(unit, states), [gradient(group, p) for p in unit.params]
         size = step_size(group, unit, states[0], x, g)
         states[0]["implied_lr"] = size.lr
         return size
@@ -433,7 +404,7 @@ class FrankWolfe(Optimizer):
         states, lr = [self.state[p] for p in unit.params], size.lr
         half_number, momentum = min(states[0]["phase"], 1), group["momentum"]
         rate = step_rate(diameter, lr, group["gradient_bound"]) if size.rate is None else size.rate
-        x, g = unit.blocks(unit_weights(unit, states)), unit.blocks([_gradient(group, p) for p in unit.params])
+        x, g = unit.blocks(unit_weights(unit, states)), unit.blocks([gradient(group, p) for p in unit.params])
         m = unit.blocks([state["momentum_buffer"] for state in states]) if momentum else None
         if unit.params[0] not in self._counts:
             # Both halves at once, so that a compiled second half finds what it will find later.
@@ -443,26 +414,26 @@ class FrankWolfe(Optimizer):
         own = set_ if kept is None else set_.part(kept)
         half = take_half(
             own,
-            self._inside(group, unit, own, _only(x, kept), counts[half_number]),
-            _only(g, kept),
-            None if m is None else _only(m, kept),
+            self._inside(group, unit, own, only(x, kept), counts[half_number]),
+            only(g, kept),
+            None if m is None else only(m, kept),
             momentum=momentum,
-            rate=_only_of(rate, kept),
+            rate=only_of(rate, kept),
             in_face=group["in_face"] if half_number and direction is None else None,
-            diameter=_only_of(diameter, kept),
+            diameter=only_of(diameter, kept),
             direction=direction,
         )
         if half.m is not None:
-            for state, buffer in zip(states, unit.tensors(_all(half.m, kept, m)), strict=True):
+            for state, buffer in zip(states, unit.tensors(all_blocks(half.m, kept, m)), strict=True):
                 keep_average(state, buffer)
-        write(unit, states, unit.tensors(_all(half.x, kept, x)))
+        write(unit, states, unit.tensors(all_blocks(half.x, kept, x)))
         if not torch.compiler.is_compiling():
             self._seen.update((p, _look(p, set_)) for p in unit.params)
 
         usable = torch.isfinite(half.slope)
         if half_number == 0:
             gaps = torch.where(usable, half.slope.detach().clamp(min=0), 0)
-            self._gaps[unit.params[0]] = Gaps(index, _all(gaps, kept, gaps.new_zeros(len(x))), _now(lr), diameter)
+            self._gaps[unit.params[0]] = Gaps(index, all_blocks(gaps, kept, gaps.new_zeros(len(x))), now(lr), diameter)
             self._fused.forget(index, unit.params[0])
         counts[half_number, :3] += torch.stack([half.decision.step > 0, half.decision.hit, ~usable]).sum(1)
 
@@ -484,78 +455,11 @@ class FrankWolfe(Optimizer):
             self._outside.append(unit.called)
         return set_.projected(x) if group["project"] else x
 
-    def _free_step(self, index: int, group: dict[str, Any], params: list[Tensor]) -> None:
-        """Descend on free parameters, or on the free blocks of constrained ones."""
-        set_ = group["set"]
-        grads = [_free(set_, _gradient(group, p)) for p in params]  # before the state is looked at, as above
-        states = [self.state[p] for p in params]
-        values = [_target(set_, p, state) for p, state in zip(params, states, strict=True)]
-        parts = [_free(set_, x) for x in values]
-        adaptive = group["norm"] == "adaptive"
-        moments = average_moments(set_, states, grads, group["betas"]) if adaptive else []
-        if group["momentum"] and not adaptive:
-            averages: list[dict[str, Any]] = [
-                {"momentum_buffer": _free(set_, state["momentum_buffer"]), "started": state["started"]}
-                for state in states
-            ]
-            grads = average_free(averages, grads, group["momentum"], group["dampening"])
-            for state, average_ in zip(states, averages, strict=True):
-                state["momentum_buffer"] = put_free_part(set_, state["momentum_buffer"], average_["momentum_buffer"])
-        first = [state["phase"] == 0 for state in states]
-        moving = [i for i in range(len(params)) if first[i] or group["every_gradient"]]
-        if moving:
-            lr, decay, targets = _scalar(group["lr"]), group["weight_decay"], [parts[i] for i in moving]
-            if adaptive:
-                averages_ = [moments[i] for i in moving]
-                square = descend_adaptively(
-                    targets, averages_, lr, betas=group["betas"], eps=group["eps"], weight_decay=decay
-                )
-            else:
-                square = descend(targets, [grads[i] for i in moving], lr, group["norm"], decay)
-                weight = _weight(group)
-                square, lr = square / weight**2, lr * weight  # of the average, which is what the gap is about
-            for i in moving:
-                if values[i] is not params[i]:
-                    put_free_part(set_, values[i], parts[i])
-                    parts[i] = parts[i].to(params[i].dtype)
-                if parts[i] is not params[i]:
-                    put(params[i], put_free_part(set_, params[i], parts[i]))
-            if any(first):
-                self._free[index] = FreeNorm(square.detach(), _now(lr))
-
-    def _smoothness(self) -> dict[str, float]:
-        """The constant ``L = 1 / (2 lr)`` that the last step of each relative group implied."""
-        found = {}
-        for index, group in enumerate(self.param_groups):
-            for unit in units(group, index) if group["relative"] is not None and group["set"] is not None else ():
-                lr = self.state[unit.params[0]].get("implied_lr")
-                if lr is not None:
-                    found[unit.name] = 1 / (2 * float(lr)) if float(lr) > 0 else math.inf
-        return found
-
     def _custom_directions(self) -> dict[Tensor, Tensor]:
-        """What the functions given as ``in_face`` say, checked before any parameter is touched."""
-        found = {}
+        found: dict[Tensor, Tensor] = {}
         for index, group in enumerate(self.param_groups):
-            if group["set"] is None or not callable(group["in_face"]) or not self._ready(index, group):
-                continue
-            for unit in with_gradients(group, index):
-                states = [self.state[p] for p in unit.params]
-                x, g = unit.blocks(unit_weights(unit, states)), unit.blocks([_gradient(group, p) for p in unit.params])
-                kept = unit.set.constrained(x)
-                if states[0]["phase"] == 0 or (kept is not None and not len(kept)):
-                    continue
-                set_ = unit.set if kept is None else unit.set.part(kept)
-                x, g = _only(x, kept), _only(g, kept)
-                if group["project"]:
-                    x = set_.projected(x)  # as the step will
-                finite = torch.isfinite(g).flatten(1).all(1)
-                if group["momentum"]:
-                    m = unit.blocks([state["momentum_buffer"] for state in states])
-                    g, _ = average(_only(m, kept), g, group["momentum"])
-                d = group["in_face"](set_, x.clone(), g.clone())
-                d = check_direction(set_, unit, x, g, d, finite)
-                found[unit.params[0]] = torch.where(spread(finite, d), d, 0)
+            if group["set"] is not None and callable(group["in_face"]) and self._ready(index, group):
+                found |= custom_directions(group, index, self.state)
         return found
 
     def _measured(self) -> ModifiedGap:
@@ -564,7 +468,7 @@ class FrankWolfe(Optimizer):
             if group["set"] is None:
                 continue
             named = units(group, index)
-            frozen = _is_zero(group["lr"])
+            frozen = is_zero(group["lr"])
             found = self._fused.gaps(index, [unit.name for unit in named], group["gradient_bound"])
             known = {name for part in found for name in part.parameters}
             for unit in named:
@@ -574,7 +478,7 @@ class FrankWolfe(Optimizer):
                     found.append(BlockGaps(gaps, own.blocks.clone(), own.diameter, own.lr, group["gradient_bound"]))
             parts += [replace(part, lr=0.0) if frozen else part for part in found]  # frozen since
         free = [
-            FreeNorm(norm.square, 0.0 if _is_zero(self.param_groups[index]["lr"]) else norm.lr)
+            FreeNorm(norm.square, 0.0 if is_zero(self.param_groups[index]["lr"]) else norm.lr)
             for index, norm in self._free.items()
         ]
         return combine(parts, free)
@@ -600,62 +504,6 @@ class FrankWolfe(Optimizer):
         self._warned = False
 
 
-def _apart(group: dict[str, Any], defaults: dict[str, Any]) -> list[dict[str, Any]]:
-    """A group as the groups that it becomes: of relative steps, or of a density, one for each parameter."""
-    known = {**defaults, **group}
-    params = group["params"]
-    if not isinstance(known["set"], Set) or isinstance(params, Tensor) or known["set"].per == "group":
-        return [group]
-    if known["relative"] is None and not isinstance(known["lr"], str) and known["set"].sized:
-        return [group]
-    return [{**group, "params": [p]} for p in params]
-
-
-def _resolve(group: dict[str, Any], index: int) -> None:
-    """What a group says in words, as numbers: ``lr="auto"``, and the radius of a set that has a density."""
-    set_ = group["set"]
-    if isinstance(group["lr"], str) and group["lr"] == "auto":
-        if set_ is None:
-            raise ValueError(
-                f"FrankWolfe: lr='auto' is for groups with a set, wanted a number for free parameters (group {index}: "
-                f"{', '.join(names_of(group, index)[:3])})"
-            )
-        group["lr"], group["relative"] = AUTO, 1.0 if group["relative"] is None else group["relative"]
-    if isinstance(set_, Set) and not set_.sized:
-        found = units(group, index)
-        if len(found) != 1:
-            raise ValueError(
-                f"FrankWolfe: a density gives every parameter a radius of its own, wanted one parameter in a group of "
-                f"{set_!r}, got {len(found)} (group {index})"
-            )
-        group["set"] = _sized(found[0])
-        group["project"] = True
-
-
-def _sized(unit: Unit) -> Set:
-    own = unit.set.sized_for(unit.blocks([computable(p.detach()) for p in unit.params]))
-    return own if unit.joint is None else unit.joint.with_radius(own.radius)
-
-
-def _prepare(group: dict[str, Any], index: int) -> None:
-    """Put a checked group's parameters where its set wants them."""
-    set_: Set | None = group["set"]
-    if set_ is None:
-        for p in group["params"]:
-            constrain(p, None)
-        return
-    group["set"] = set_ = beside(set_, group["params"])
-    for p in group["params"]:
-        constrain(p, set_)
-    for unit in units(group, index) if group["project"] else ():
-        with torch.no_grad():
-            x = unit.blocks([computable(p) for p in unit.params])
-            kept = unit.tensors(spread(unit.set.inside(x), x).expand_as(x))  # bit for bit: resumed runs rely on it
-            values = unit.tensors(unit.set.projected(unit.blocks(before_rounding(unit))))
-            for p, new, keep in zip(unit.params, rounded(unit, values), kept, strict=True):
-                p.copy_(torch.where(keep, p, new))
-
-
 def _fused_options(group: dict[str, Any]) -> Options | None:
     """What the kernels need to know of a group; None if it asks for something that only torch operations can do."""
     if (
@@ -665,13 +513,7 @@ def _fused_options(group: dict[str, Any]) -> Options | None:
         or torch.compiler.is_compiling()
     ):
         return None
-    return Options(_scalar(group["lr"]), group["gradient_bound"], group["momentum"], group["maximize"])
-
-
-def _weight(group: dict[str, Any]) -> float:
-    """How many times the average the momentum of free parameters is: once, unless their ``dampening`` says otherwise."""
-    momentum, dampening = group["momentum"], group["dampening"]
-    return 1.0 if not momentum or dampening is None else (1 - dampening) / (1 - momentum)
+    return Options(scalar(group["lr"]), group["gradient_bound"], group["momentum"], group["maximize"])
 
 
 def _next_phase(group: dict[str, Any], phase: int) -> int:
@@ -681,59 +523,8 @@ def _next_phase(group: dict[str, Any], phase: int) -> int:
     return phase + 1 if phase < group["in_face_steps"] else 0 if regrows(group["path"]) else 1
 
 
-def _gradient(group: dict[str, Any], p: Tensor) -> Tensor:
-    g = torch.zeros_like(computable(p)) if p.grad is None else computable(p.grad)
-    return -g if group["maximize"] else g
-
-
-def _only(x: Tensor, kept: Tensor | None) -> Tensor:
-    """Some of the blocks; all of them if it is not said which."""
-    return x if kept is None else x[kept]
-
-
-def _only_of(numbers: float | Tensor, kept: Tensor | None) -> float | Tensor:
-    """The same of one number for all blocks, or one for each."""
-    return _only(numbers, kept) if isinstance(numbers, Tensor) and numbers.ndim else numbers
-
-
-def _all(some: Tensor, kept: Tensor | None, x: Tensor | None) -> Tensor:
-    """All blocks ``x``, of which some are other ones."""
-    return some if kept is None or x is None else x.index_copy(0, kept, some)
-
-
-def _free(set_: Set | None, x: Tensor) -> Tensor:
-    """The free part of a tensor that has one."""
-    part = free_part(set_, x)
-    if part is None:
-        raise TypeError(f"{set_!r} has no free blocks")
-    return part
-
-
 def _look(p: Tensor, set_: Set) -> tuple[int, float]:
     """What changes when a tensor is written to: autograd's counter, and, for what it does not see, the size of the numbers."""
     version = -1 if p.is_inference() else p._version  # noqa: SLF001
     seen = p.is_cpu and not set_.cheap_norm
     return version, float(torch.linalg.vector_norm(p.detach(), dtype=torch.float64)) if seen else 0.0
-
-
-def _target(set_: Set | None, p: Tensor, state: dict[str, Any]) -> Tensor:
-    """What descent moves: the parameter, or its float32 copy."""
-    if "master" not in state:
-        return p
-    return weights(p, state) if set_ is None else unit_weights(Unit(set_, [p], "", None), [state])[0]
-
-
-def _scalar(lr: float | Tensor) -> float | Tensor:
-    return lr.reshape(()) if isinstance(lr, Tensor) else lr
-
-
-def _now(lr: float | Tensor) -> float | Tensor:
-    """A learning rate as it is: schedulers change tensors in place."""
-    return lr.detach().clone() if isinstance(lr, Tensor) else lr
-
-
-def _is_zero(lr: float | Tensor) -> bool:
-    """Whether a step would not move; a tensor that only a device or a compiler knows is not asked."""
-    if isinstance(lr, Tensor):
-        return not torch.compiler.is_compiling() and lr.device.type == "cpu" and lr.item() == 0
-    return lr == 0

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
 
 from .gap import ModifiedGap
+from .units import units
 
-__all__ = ["Report"]
+__all__ = ["Report", "smoothness"]
 
 
 @dataclass(frozen=True)
@@ -46,3 +52,14 @@ class Report:
             f"gap {float(self.gap):.6g} | {self.frank_wolfe} Frank-Wolfe steps ({self.clamped} clamped), "
             f"{self.in_face} in-face steps ({self.drop} drops), {self.skipped} blocks skipped{found}"
         )
+
+
+def smoothness(groups: Sequence[dict[str, Any]], states: Mapping[Tensor, dict[str, Any]]) -> dict[str, float]:
+    """The constant ``L = 1 / (2 lr)`` that the last step of each relative group implied."""
+    found = {}
+    for index, group in enumerate(groups):
+        for unit in units(group, index) if group["relative"] is not None and group["set"] is not None else ():
+            lr = states.get(unit.params[0], {}).get("implied_lr")
+            if lr is not None:
+                found[unit.name] = 1 / (2 * float(lr)) if float(lr) > 0 else math.inf
+    return found

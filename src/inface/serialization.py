@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from .checks import check_options
+from .relative import NUMBERS
 from .sets import Set
+from .sets.base import EXACT, computable
 from .units import names_of
 from .warning import warn
 
-__all__ = ["beside", "check_state", "restored_group", "to_plain_data"]
+__all__ = ["adopting", "beside", "check_state", "restored_group", "to_plain_data"]
 
 
 # What options were before there were any: states that are older do not name them.
@@ -45,6 +49,43 @@ def check_state(data: dict[str, Any]) -> None:
             )
         if not isinstance(group.get("set"), dict | None):
             raise ValueError(f"load_state_dict: group {number}: set: wanted a dict or None, got {_shown(group['set'])}")
+
+
+@contextmanager
+def adopting(optimizer: Optimizer) -> Iterator[None]:
+    """Within it, ``load_state_dict`` of an optimizer takes sets and functions from plain data, and keeps float32 as it is.
+
+    Torch casts state to the dtype of its parameter, which would round what is more exact for a reason.
+    """
+    loaded: dict[str, Any] = {}
+
+    def adopt(_: Optimizer, data: dict[str, Any]) -> dict[str, Any]:
+        check_state(data)
+        groups = data["param_groups"]
+        if len(groups) == len(optimizer.param_groups):  # torch refuses another number of groups
+            pairs = zip(optimizer.param_groups, groups, strict=True)
+            groups = [restored_group(index, live, saved) for index, (live, saved) in enumerate(pairs)]
+        loaded.update(data, param_groups=groups)
+        return loaded
+
+    def keep_precision(_: Optimizer) -> None:
+        ids = [i for group in loaded["param_groups"] for i in group["params"]]
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        for i, p in zip(ids, params, strict=True):
+            for key, value in loaded["state"].get(i, {}).items():
+                if isinstance(value, Tensor) and (key in NUMBERS or (p.dtype not in EXACT and key != "step")):
+                    optimizer.state[p][key] = computable(value.detach()).clone().to(p.device)
+
+    # Last before and first after: the hooks of others see, and may rewrite, plain data.
+    handles = [
+        optimizer.register_load_state_dict_pre_hook(adopt),
+        optimizer.register_load_state_dict_post_hook(keep_precision, prepend=True),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _shown(value: object) -> str:

@@ -1,0 +1,74 @@
+"""What becomes of a group before it is optimised: one for each parameter where sizes differ, radii for densities, projections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .registry import constrain
+from .relative import AUTO
+from .serialization import beside
+from .sets import Set
+from .sets.base import computable, spread
+from .state import before_rounding, rounded
+from .units import Unit, names_of, units
+
+__all__ = ["apart", "prepare", "resolve"]
+
+
+def apart(group: dict[str, Any], defaults: dict[str, Any]) -> list[dict[str, Any]]:
+    """A group as the groups that it becomes: of relative steps, or of a density, one for each parameter."""
+    known = {**defaults, **group}
+    params = group["params"]
+    if not isinstance(known["set"], Set) or isinstance(params, Tensor) or known["set"].per == "group":
+        return [group]
+    if known["relative"] is None and not isinstance(known["lr"], str) and known["set"].sized:
+        return [group]
+    return [{**group, "params": [p]} for p in params]
+
+
+def resolve(group: dict[str, Any], index: int) -> None:
+    """What a group says in words, as numbers: ``lr="auto"``, and the radius of a set that has a density."""
+    set_ = group["set"]
+    if isinstance(group["lr"], str) and group["lr"] == "auto":
+        if set_ is None:
+            raise ValueError(
+                f"FrankWolfe: lr='auto' is for groups with a set, wanted a number for free parameters (group {index}: "
+                f"{', '.join(names_of(group, index)[:3])})"
+            )
+        group["lr"], group["relative"] = AUTO, 1.0 if group["relative"] is None else group["relative"]
+    if isinstance(set_, Set) and not set_.sized:
+        found = units(group, index)
+        if len(found) != 1:
+            raise ValueError(
+                f"FrankWolfe: a density gives every parameter a radius of its own, wanted one parameter in a group of "
+                f"{set_!r}, got {len(found)} (group {index})"
+            )
+        group["set"] = _sized(found[0])
+        group["project"] = True
+
+
+def _sized(unit: Unit) -> Set:
+    own = unit.set.sized_for(unit.blocks([computable(p.detach()) for p in unit.params]))
+    return own if unit.joint is None else unit.joint.with_radius(own.radius)
+
+
+def prepare(group: dict[str, Any], index: int) -> None:
+    """Put a checked group's parameters where its set wants them."""
+    set_: Set | None = group["set"]
+    if set_ is None:
+        for p in group["params"]:
+            constrain(p, None)
+        return
+    group["set"] = set_ = beside(set_, group["params"])
+    for p in group["params"]:
+        constrain(p, set_)
+    for unit in units(group, index) if group["project"] else ():
+        with torch.no_grad():
+            x = unit.blocks([computable(p) for p in unit.params])
+            kept = unit.tensors(spread(unit.set.inside(x), x).expand_as(x))  # bit for bit: resumed runs rely on it
+            values = unit.tensors(unit.set.projected(unit.blocks(before_rounding(unit))))
+            for p, new, keep in zip(unit.params, rounded(unit, values), kept, strict=True):
+                p.copy_(torch.where(keep, p, new))
