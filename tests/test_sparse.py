@@ -514,7 +514,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("build", "options", "told"), WRONG, ids=lambda value: f"{value!r:.30}")
+@pytest.mark.parametrize(
+    ("build", "options", "told"), WRONG, ids=[f"{options}: {told}"[:60] for _, options, told in WRONG]
+)
 def test_bad_values_are_refused_by_name_before_anything_is_modified(build, options, told):
     torch.manual_seed(0)
     model = build()
