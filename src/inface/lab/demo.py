@@ -19,13 +19,13 @@ Display = Callable[[str], AbstractContextManager[Callable[[Record], None]]]
 def settings(method: Method, seed: int) -> Settings:
     """The settings of the demonstration; they were chosen on held-out training data, for each method separately.
 
-    The learning rates 0.05, 0.1 and 0.2 served sparse equally well; it has its default.
+    For sparse, learning rates of 0.05, 0.1 and 0.2 gave 97.4, 97.4 and 97.6 % there, means over three seeds.
 
     >>> settings("sgd", 0).epochs == settings("sfw-if", 0).epochs == settings("sparse", 0).epochs
     True
     """
     if method == "sparse":
-        return settings_for("digits", density=0.05, seed=seed, threads=1)
+        return settings_for("digits", density=0.05, lr=0.2, seed=seed, threads=1)
     common = {
         "experiment": "digits",
         "schedule": "cosine",
