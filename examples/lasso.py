@@ -17,7 +17,7 @@ ROWS, WIDTH = 12, 72
 
 
 def problem() -> tuple[Tensor, Tensor, float]:
-    """A design matrix, a response of five features out of fifty, and the smoothness constant of the mean squared error."""
+    """A design matrix, a response of five features out of fifty, and the smoothness constant of the mean squared loss."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(200, 50, generator=generator, dtype=torch.float64)
     weights = torch.zeros(50, 1, dtype=torch.float64)

@@ -110,7 +110,7 @@ KINDS: dict[str, Kind] = {
         lambda r, per: SpectralBall(r, per=per), lambda x: _singular(x)[0], lambda g: _singular(g).sum()
     ),
 }
-STRATEGIES = [None, "away", "frank-wolfe", "pairwise", "function"]
+STRATEGIES = [None, "away", "frank-wolfe", "pairwise", "projected", "function"]
 DTYPES = [torch.float32, torch.float32, torch.float64, torch.float64, torch.bfloat16, torch.float16]
 PER = ["output", "input", "tensor"]  # "group" has its own case
 MATRICES = ("NuclearBall", "SpectralBall")

@@ -1,4 +1,4 @@
-"""Everything an optimizer refuses, and how it says so: before anything is modified."""
+"""The arguments of an optimizer, checked before anything is modified."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class Settings:
     )
     method: Method = _declare(
         Choice(get_args(Method)),
-        "sfw-if: Frank-Wolfe and in-face steps. sfw: Frank-Wolfe. sgd: dense. sparse: to a --density, without radii. "
+        "sfw-if: Frank-Wolfe and in-face steps. sfw: Frank-Wolfe. sgd: dense. sparse: to the density of --density. "
         "Baselines: prune, gradual, rigl, set, proximal.",
         default="sfw-if",
         default_text="sfw-if; sparse with --density",
@@ -216,9 +216,9 @@ class Settings:
     )
     init: Init | None = _declare(
         Choice(get_args(Init)),
-        "alive: start with positive, smaller edges behind activations.",
+        "alive: smaller initial weights, positive after activations.",
         default=None,
-        default_text="the paper's way",
+        default_text="the paper's",
         details="The paper starts with edges of random sign, as large as the radius allows. alive scales them to 0.3 "
         "of the radius and makes them positive behind activations, so that fewer nodes start dead or die early.",
         read_by=FRANK_WOLFE,
@@ -275,7 +275,7 @@ class Settings:
     )
     density: float | None = _declare(
         Part(),
-        "Part of the edges of the constrained layers that stay under sparse: 5% or 0.05.",
+        "Part of the constrained layers' edges that the method sparse keeps: 5% or 0.05.",
         default=None,
         details="Of all constrained layers together: which layer keeps more is found during training.",
         read_by=("sparse",),
