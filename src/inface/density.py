@@ -34,6 +34,10 @@ BEGIN, END = 0.1, 0.8
 # weights gets 98 % right with this room, and 96 % without. Much more room, and there is no pressure to leave edges out.
 ROOM = 2.0
 
+# The length of a node as PyTorch initialises it: uniform in +-1 / sqrt(n). Layers that start shorter, as heads and
+# transformers often do, may grow to it.
+USUAL = 3**-0.5
+
 # Above this density every block has most of its atoms: there is nothing to bring back.
 REGROW_BELOW = 0.5
 
@@ -207,7 +211,8 @@ def attach(
     for group, layer, size, path in zip(groups, layers, sizes, made, strict=True):
         if _goes_on(group["path"], path):
             continue
-        path["budget"] = ROOM * float(torch.linalg.vector_norm(size, dim=1).sum()) * size.shape[1] ** 0.5
+        length = torch.linalg.vector_norm(size, dim=1).clamp(min=USUAL)
+        path["budget"] = ROOM * float(length.sum()) * size.shape[1] ** 0.5
         group["path"] = path
         with torch.no_grad():
             _share(layer, float((size > 0).double().mean()), shrink=False)

@@ -1,11 +1,12 @@
 """Relative steps: how long a step is does not change when the loss, a layer or a radius is rescaled.
 
-A group with ``relative=c`` has no smoothness constant. With ``s = c * lr`` (``s = c * lr * warm-up`` on a path of densities):
+A group with ``relative=c`` has no smoothness constant. With ``s = c * lr`` (on a path of densities at most 0.03, times a warm-up):
 
 * a Frank-Wolfe step, and an in-face step along a direction, use ``C = 10 E[gap] / s``, where ``E[gap]`` is a running mean over
   the blocks and the steps of the group: on average a step goes the part ``s / 10`` of the way to its vertex;
 * a projected in-face step uses ``lr = s |x| / (E|g| sqrt(1 - momentum))``, where ``E|g|`` is a running mean of the norm of the
   gradient where ``x`` is not zero: a step with independent gradients moves ``x`` by about ``s`` times its own length.
+  Where the gradients of the momentum are larger than the mean knows, the step is shorter by as much.
 
 Multiplying the loss by a number multiplies ``E[gap]`` and ``E|g|``; multiplying a layer by ``a`` and the next one by ``1/a``
 multiplies ``|x|`` by ``a`` and ``E|g|`` by ``1/a``. The steps stay the same. The constant ``L = 1 / (2 lr)`` that they imply
@@ -28,7 +29,7 @@ from .units import Unit
 __all__ = ["AUTO", "NUMBERS", "StepSize", "keep_gap", "step_size"]
 
 # What is kept of a parameter here: numbers, whose precision is not that of the parameter.
-NUMBERS = ("gradient_size", "weight_size", "mean_gap", "implied_lr")
+NUMBERS = ("gradient_size", "gradient_norm", "recent_norm", "weight_size", "mean_gap", "implied_lr")
 
 # What lr="auto" stands for: the length of a step, relative to its layer.
 AUTO = 0.03
@@ -38,6 +39,12 @@ GRADIENT, GAP = 0.02, 0.1
 
 # Norms change slowly, and cost about what a step costs: one projected step in so many looks at them.
 LOOK = 5
+
+# So does one that follows a gradient of so many times the usual norm.
+JUMP = 2.0
+
+# On a path of densities no step is longer, whatever a scheduler makes of lr: networks without normalisation die of 6 %.
+LONGEST = 0.03
 
 # A vertex is far: a step to it is so much shorter than one in the face.
 TOWARD = 0.1
@@ -54,18 +61,29 @@ def step_size(
     group: dict[str, Any], unit: Unit, state: dict[str, Any], x: Sequence[Tensor], g: Sequence[Tensor]
 ) -> StepSize:
     """How far the next half of an iteration goes in a group of relative steps, from its weights and gradients."""
-    length = group["relative"] * group["lr"] * warm_up(group["path"])
+    length = group["relative"] * group["lr"]
+    if group["path"] is not None:
+        length = (length.clamp(max=LONGEST) if isinstance(length, Tensor) else min(length, LONGEST)) * warm_up(
+            group["path"]
+        )
+    norm = _norm(g, g)
+    usual = _mean(state, "gradient_norm", norm, GRADIENT)
+    recent = _mean(state, "recent_norm", norm, 1 - group["momentum"])
+    surge = (
+        (recent / usual).nan_to_num(nan=1.0).clamp(min=1)
+    )  # of gradients that grow, or of one that is out of the way
     if state["phase"] and group["in_face"] == "projected":
         period = min(LOOK, group["in_face_steps"])
-        if (state["phase"] - 1) % period == 0 or "weight_size" not in state or not _known(state["gradient_size"]):
+        look = (state["phase"] - 1) % period == 0 or "weight_size" not in state or not _known(state["gradient_size"])
+        if look or not norm.is_cpu or bool(norm > JUMP * usual):
             _mean(state, "gradient_size", _norm(g, x), 1 - (1 - GRADIENT) ** period)
             state["weight_size"] = _norm(x, x)
-        lr = length * state["weight_size"] / (state["gradient_size"] * math.sqrt(1 - group["momentum"]))
+        lr = length * state["weight_size"] / (state["gradient_size"] * surge * math.sqrt(1 - group["momentum"]))
         return StepSize(_number(torch.nan_to_num(lr, nan=0.0, posinf=0.0)))
     if "mean_gap" not in state or not _known(state["mean_gap"]):
         blocks, slopes = unit.blocks(x), unit.blocks(g)
         keep_gap(state, unit.set.toward(blocks, slopes).slope)
-    rate = torch.nan_to_num(TOWARD * length / state["mean_gap"], nan=0.0, posinf=0.0)
+    rate = torch.nan_to_num(TOWARD * length / (state["mean_gap"] * surge), nan=0.0, posinf=0.0)
     square = torch.as_tensor(unit.diameter(), dtype=rate.dtype, device=rate.device).square().mean()
     return StepSize(_number(rate * square), _number(rate))
 
@@ -81,10 +99,10 @@ def _mean(state: dict[str, Any], name: str, new: Tensor, part: float) -> Tensor:
     """The running mean of that name after ``new``; what is not finite, or zero, leaves it."""
     old = state.get(name)
     if old is None:
-        state[name] = new.detach().clone()
+        state[name] = torch.where(torch.isfinite(new), new.detach(), 0)
     else:
         state[name] = torch.where(torch.isfinite(new) & (new > 0), torch.lerp(old, new.detach(), part), old)
-        state[name] = torch.where(old > 0, state[name], new.detach())
+        state[name] = torch.where(old > 0, state[name], torch.where(torch.isfinite(new), new.detach(), 0))
     return state[name]
 
 

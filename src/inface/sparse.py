@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from .density import attach, check_path, room, unfinished
 from .optimizer import FrankWolfe
+from .relative import LONGEST
 from .sets import L1Ball
 from .sets.base import computable
 from .types import Free
@@ -25,8 +26,6 @@ __all__ = ["Free", "chosen_layers", "sparse_optimizer"]
 # Constrained layers move by this times lr, relative to their own length: by about 3 % with what people give SGD and AdamW.
 RELATIVE: dict[str, float] = {"sgd": 0.3, "adamw": 10.0}
 
-# And by no more than this: networks without normalisation die of 6 %.
-LONGEST = 0.03
 
 # One gradient in ten brings back edges, the others train those that are there.
 IN_FACE_STEPS = 9
@@ -90,7 +89,8 @@ def sparse_optimizer(
     _check_parameters(model)
     pools = _pools(model, density, layers)
     names = {name for pool in pools.values() for name in pool[1]}
-    groups, shared, relative = [], [], min(RELATIVE[free], LONGEST / float(lr))
+    groups: list[dict[str, Any]] = []
+    shared, relative = [], min(RELATIVE[free], LONGEST / float(lr))
     for pool, (share, members) in pools.items():
         _check_members(share, members)
         for name, (p, per) in members.items():
@@ -98,13 +98,17 @@ def sparse_optimizer(
             shared.append(pool)
     rest = [(name, p) for name, p in model.named_parameters() if name not in names]
     adaptive = free == "adamw"
-    descent: dict[str, Any] = {"norm": "adaptive", "betas": betas, "eps": eps} if adaptive else {"dampening": 0.0}
     opt = FrankWolfe(
-        [*groups, {"params": rest, "set": None, "weight_decay": weight_decay, **descent}] if rest else groups,
+        [*groups, {"params": rest, "set": None}] if rest else groups,
         lr=lr,
         in_face="projected",
         in_face_steps=IN_FACE_STEPS,
         momentum=momentum,
+        dampening=None if adaptive else 0.0,
+        norm="adaptive" if adaptive else "l2",
+        betas=betas,
+        eps=eps,
+        weight_decay=weight_decay,
         every_gradient=True,
         precondition=adaptive,
         project=True,
@@ -222,6 +226,7 @@ def _matching(pattern: str, everything: Members, usual: Members) -> Members:
     if pattern in everything:
         return {pattern: everything[pattern]}
     found = {name: member for name, member in usual.items() if fnmatchcase(name, pattern)}
+    found = found or {name: member for name, member in everything.items() if fnmatchcase(name, pattern)}
     if not found:
         raise ValueError(
             f'sparse_optimizer: pattern "{pattern}" matches none of the layers {", ".join(usual) or "(none)"}'

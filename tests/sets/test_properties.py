@@ -216,7 +216,7 @@ def away_slope(case, block, g, r, strategy):
 @settings(max_examples=120)
 @given(
     st.data(),
-    cases(names=SPARSE, starts=("project", "vertex", "face"), strategies=("away", "pairwise", "projected", by_hand)),
+    cases(names=SPARSE, starts=("project", "vertex", "face"), strategies=("away", "pairwise", by_hand)),
 )
 def test_a_maximal_step_from_the_boundary_drops_exactly_one_entry_to_an_exact_zero(data, case):
     optimizer = case.optimizer(case.rate(1e30, 1.0))
