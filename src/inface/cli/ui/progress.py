@@ -15,7 +15,7 @@ from rich.text import Text
 from inface.text import printable
 
 if TYPE_CHECKING:
-    from inface.lab.paper.tasks import Progress
+    from inface.lab.paper.tasks import TaskProgress
 
 __all__ = ["one_line", "task_progress", "time_left"]
 
@@ -43,7 +43,7 @@ def one_line() -> Iterator[Callable[[str, bool], None]]:
 
 
 @contextmanager
-def task_progress(name: str) -> Iterator[Callable[[str, Progress], None]]:
+def task_progress(name: str) -> Iterator[Callable[[str, TaskProgress], None]]:
     """Yield a function that shows the progress of a stage."""
     with one_line() as show:
         yield lambda what, state: show(_line(name, what, state), state.done == state.total)
@@ -58,10 +58,10 @@ def time_left(seconds: float) -> str:
     return f"about {timedelta(seconds=round(seconds))} left"
 
 
-def _line(name: str, what: str, state: Progress) -> str:
+def _line(name: str, what: str, state: TaskProgress) -> str:
     """
-    >>> from inface.lab.paper.tasks import Progress
-    >>> _line("figure1", "cells", Progress(3, 27, 0.125, ("relu-5-1-sfw: rung 2 of 3",), 3725.2))
+    >>> from inface.lab.paper.tasks import TaskProgress
+    >>> _line("figure1", "cells", TaskProgress(3, 27, 0.125, ("relu-5-1-sfw: rung 2 of 3",), 3725.2))
     'figure1  cells 3/27  12.5 %  about 1:02:05 left  relu-5-1-sfw: rung 2 of 3'
     """
     parts = [f"{name}  {what} {state.done}/{state.total}"]

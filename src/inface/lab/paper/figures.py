@@ -20,7 +20,7 @@ from inface.version import versions
 
 from .cells import QUICK, Cell, CellTask, Effort, cells, study_cell
 from .figure_pages import SAME, boxes_page, course_page
-from .tasks import Meter, Progress, carry_out
+from .tasks import Meter, TaskProgress, carry_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QUICK", "Cell", "Effort", "boxes", "cells", "evolution", "study_cell"]
 
-Show = Callable[[str, Progress], None]
+Show = Callable[[str, TaskProgress], None]
 
 
 def boxes(
@@ -182,7 +182,7 @@ class CourseTask:
 
 
 def _studied(
-    wanted: Sequence[Cell], effort: Effort, folder: Path, jobs: int, show: Callable[[Progress], None] | None
+    wanted: Sequence[Cell], effort: Effort, folder: Path, jobs: int, show: Callable[[TaskProgress], None] | None
 ) -> dict[str, dict[str, Any]]:
     """The results of cells, by their names."""
     tasks = [CellTask(cell, effort, folder) for cell in wanted]

@@ -13,7 +13,7 @@ from inface.lab.errors import LabError
 from inface.lab.files import read_json, write_json
 from inface.lab.workers import MOST_KILLS, KillCounter, run_workers
 
-__all__ = ["Meter", "Progress", "Task", "carry_out", "measured"]
+__all__ = ["Meter", "Task", "TaskProgress", "carry_out", "measured"]
 
 PATIENCE = 1.0  # seconds until a worker looks again for a free task
 
@@ -68,7 +68,7 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TaskProgress:
     """The progress of all tasks.
 
     Attributes:
@@ -86,7 +86,7 @@ class Progress:
     seconds_left: float | None
 
 
-def carry_out(tasks: Sequence[Task], *, jobs: int = 1, show: Callable[[Progress], None] | None = None) -> None:
+def carry_out(tasks: Sequence[Task], *, jobs: int = 1, show: Callable[[TaskProgress], None] | None = None) -> None:
     """Carry out all tasks in worker processes. It can be killed at any moment; the same call continues.
 
     Several calls, also on several machines that share a folder, may work on the same tasks.
@@ -144,7 +144,7 @@ class _Watch:
         """The amount of work that this call has done."""
         return sum(found["by_this"] for task in self.tasks if (found := _read(task)))
 
-    def progress(self) -> Progress:
+    def progress(self) -> TaskProgress:
         for task in list(self.left.values()):
             if task.finished():
                 del self.left[task.name]
@@ -156,7 +156,7 @@ class _Watch:
                 stages.append(f"{task.name}: {found['stage']}")
         done = self.done()
         left = (time.monotonic() - self.begun) * rest / done if done else None
-        return Progress(len(self.tasks) - len(self.left), len(self.tasks), 1 - rest / total, tuple(stages), left)
+        return TaskProgress(len(self.tasks) - len(self.left), len(self.tasks), 1 - rest / total, tuple(stages), left)
 
 
 def _meter_file(task: Task) -> Path:
