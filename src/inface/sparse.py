@@ -23,8 +23,9 @@ from .warning import warn
 
 __all__ = ["Free", "chosen_layers", "sparse_optimizer"]
 
-# Constrained layers move by this times lr, relative to their own length: by about 3 % with what people give SGD and AdamW.
-RELATIVE: dict[str, float] = {"sgd": 0.3, "adamw": 10.0}
+# The learning rates at which constrained layers move by 3 % of their own length in a step. Below, the length falls with the
+# root of lr: relative steps know the size of gradients already, so they need less of the correction that lr is.
+USUAL_LR: dict[str, float] = {"sgd": 0.1, "adamw": 0.003}
 
 
 # One gradient in ten brings back edges, the others train those that are there.
@@ -90,7 +91,7 @@ def sparse_optimizer(
     pools = _pools(model, density, layers)
     names = {name for pool in pools.values() for name in pool[1]}
     groups: list[dict[str, Any]] = []
-    shared, relative = [], min(RELATIVE[free], LONGEST / float(lr))
+    shared, relative = [], min(LONGEST, LONGEST * math.sqrt(float(lr) / USUAL_LR[free])) / float(lr)
     for pool, (share, members) in pools.items():
         _check_members(share, members)
         for name, (p, per) in members.items():
