@@ -30,8 +30,8 @@ __all__ = ["DensityScheduler", "Path", "advance", "attach", "regrows", "room", "
 BEGIN, END = 0.1, 0.8
 
 # A path's balls are twice as large as the length of a layer at its start asks for. Trained layers are longer than new ones,
-# and where nothing behind them rescales what they compute, that is how outputs become certain: LeNet-300-100 with 5 % of its
-# weights gets 98 % right with this room, and 96 % without. Much more room, and there is no pressure to leave edges out.
+# and where nothing behind them rescales what they compute, that is how outputs become certain: small networks underfit
+# without this room. With much more of it there is no pressure to leave edges out.
 ROOM = 2.0
 
 # The length of a node as PyTorch initialises it: uniform in +-1 / sqrt(n). Layers that start shorter, as heads and
