@@ -167,8 +167,8 @@ assert not {"torch", "numpy", "matplotlib", "sklearn", "numba"} & set(sys.module
 @pytest.mark.parametrize(
     ("room", "command", "file"),
     [
-        (3000, "train digits --epochs 20", "metrics.jsonl"),
-        (60_000, "train digits --epochs 2", "model.safetensors"),
+        (3000, "train digits --epochs 20 --checkpoint-seconds 999", "metrics.jsonl"),
+        (60_000, "train digits --epochs 2 --checkpoint-seconds 999", "model.safetensors"),
         (900, "sweep digits --grid quick --epochs 2", "study.journal"),
         (3000, "sweep digits --grid quick --epochs 2", "study.journal"),
     ],
