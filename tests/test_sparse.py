@@ -12,6 +12,7 @@ import weakref
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -311,6 +312,15 @@ def test_no_cut_takes_more_than_a_tenth_of_all_weights():
     assert max(a - b for a, b in pairwise(found)) < 0.1 * total
 
 
+@pytest.mark.parametrize("steps", [np.int64(STEPS), np.uint8(STEPS), torch.tensor(STEPS)], ids=lambda n: str(n.dtype))
+def test_whole_numbers_of_any_type_are_steps_and_are_saved_as_plain_ones(steps):
+    model, batch, opt = make(steps=steps)
+    train(model, batch, opt)
+    assert_sparse(opt, 0.2)
+    assert type(opt.param_groups[0]["path"]["steps"]) is int
+    through_file(opt.state_dict())
+
+
 # ---------------------------------------------------------------------- more steps, and fewer
 
 
@@ -498,7 +508,8 @@ WRONG = [
     *((mlp, {"layers": value}, "layers") for value in ([], 3, [3], ["0.weight", None])),
     (mlp, {"layers": "7.*"}, 'pattern "7'),
     *((mlp, {"lr": value}, "lr") for value in (0, -1.0, math.nan, math.inf, "0.1", None, True, torch.ones(2))),
-    *((mlp, {"steps": value}, "steps") for value in (0, -5, 1.5, True, None, "10")),
+    *((mlp, {"steps": value}, "steps") for value in (0, -5, 1.5, True, None, "10", torch.ones(2).long())),
+    *((mlp, {"steps": value}, "steps") for value in (np.float64(10), np.True_, torch.tensor(True), torch.tensor(10.0))),
     *((mlp, {"momentum": value}, "momentum") for value in (1, -0.1, math.nan, None)),
     *((mlp, {"weight_decay": value}, "weight_decay") for value in (-1, math.nan, "0")),
     *((mlp, {"free": value}, "free") for value in ("adam", None, 1)),

@@ -12,6 +12,7 @@ layer is rescaled, and the largest atom of a layer always stays.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
@@ -116,7 +117,8 @@ class DensityScheduler:
         groups = [group for group in optimizer.param_groups if group.get("set") is not None and group["set"].density]
         if not groups:
             raise ValueError("DensityScheduler: no set of the optimizer has a density; wanted L1Ball(density=...), say")
-        check_path(steps, begin, end, every)
+        steps = checked_steps(steps, "DensityScheduler")
+        _check_parts(begin, end, every)
         if any(group["path"] is not None and group["path"]["by_itself"] for group in groups):
             raise ValueError(
                 "DensityScheduler: the optimizer follows a path by itself; wanted one without (FrankWolfe)"
@@ -152,15 +154,36 @@ class DensityScheduler:
         return [group["path"] for group in self.optimizer.param_groups if group["path"] is not None]
 
 
-def check_path(steps: object, begin: float, end: float, every: object, caller: str = "DensityScheduler") -> None:
-    """Raise a ValueError if these are not numbers of a path."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+def checked_steps(steps: object, caller: str) -> int:
+    """The steps of a path as a plain number: NumPy's and 0-d tensors are whole numbers too.
+
+    Raises:
+        ValueError: not a whole number >= 1.
+    """
+    found = _whole(steps)
+    if found is None:
         raise ValueError(f"{caller}: steps must be a whole number >= 1, the gradients in all, got {steps!r}")
+    return found
+
+
+def _check_parts(begin: float, end: float, every: object) -> None:
+    """Raise a ValueError if these are not the parts of a path."""
     numbers = all(isinstance(part, int | float) and not isinstance(part, bool) for part in (begin, end))
     if not numbers or not 0 <= begin < end <= 1:
-        raise ValueError(f"{caller}: wanted 0 <= begin < end <= 1, got begin={begin!r}, end={end!r}")
-    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-        raise ValueError(f"{caller}: every must be None or a whole number >= 1, got {every!r}")
+        raise ValueError(f"DensityScheduler: wanted 0 <= begin < end <= 1, got begin={begin!r}, end={end!r}")
+    if every is not None and _whole(every) is None:
+        raise ValueError(f"DensityScheduler: every must be None or a whole number >= 1, got {every!r}")
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number >= 1 of any type; None if it is something else."""
+    if isinstance(value, bool) or (isinstance(value, Tensor) and (value.ndim or value.dtype is torch.bool)):
+        return None
+    try:
+        found = operator.index(value)
+    except TypeError:
+        return None
+    return found if found >= 1 else None
 
 
 def attach(
@@ -179,7 +202,7 @@ def attach(
     Raises:
         ValueError: a density that leaves less than one atom to each layer, before anything is modified.
     """
-    every = max(1, round((end - begin) * steps / 100)) if every is None else every
+    every = max(1, round((end - begin) * steps / 100)) if every is None else int(every)
     layers = [_layer(optimizer, group) for group in groups]
     sizes = [layer.sizes for layer in layers]
     made: list[Path] = []

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .density import attach, check_path, room, unfinished
+from .density import attach, checked_steps, room, unfinished
 from .optimizer import FrankWolfe
 from .relative import LONGEST
 from .sets import L1Ball
@@ -86,7 +86,8 @@ def sparse_optimizer(
     >>> bool((model(x).argmax(1) == y).float().mean() > 0.9)
     True
     """
-    _check(model, lr, steps, free, momentum, weight_decay)
+    _check(model, lr, free, momentum, weight_decay)
+    steps = checked_steps(steps, "sparse_optimizer")
     _check_parameters(model)
     pools = _pools(model, density, layers)
     names = {name for pool in pools.values() for name in pool[1]}
@@ -241,7 +242,7 @@ def _density(density: object, where: str) -> float:
     return float(density)
 
 
-def _check(model: object, lr: Any, steps: object, free: object, momentum: Any, weight_decay: Any) -> None:
+def _check(model: object, lr: Any, free: object, momentum: Any, weight_decay: Any) -> None:
     if not isinstance(model, nn.Module):
         raise ValueError(f"sparse_optimizer: model must be a torch.nn.Module, got {type(model).__name__}")
     for name, value, wanted in (
@@ -254,7 +255,6 @@ def _check(model: object, lr: Any, steps: object, free: object, momentum: Any, w
             raise ValueError(f"sparse_optimizer: {name} must be {wanted} and finite, got {value!r}")
     if free not in get_args(Free):
         raise ValueError(f"sparse_optimizer: free must be 'sgd' or 'adamw', got {free!r}")
-    check_path(steps, 0.0, 1.0, None, "sparse_optimizer")
 
 
 def _check_parameters(model: nn.Module) -> None:
