@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import linecache
 import math
 import pickle
 import subprocess
@@ -358,6 +359,20 @@ def test_fewer_steps_are_one_warning_that_says_where_the_path_stood(scheduler):
 @pytest.mark.parametrize("steps", [0, STEPS, STEPS + 5])
 def test_a_path_that_has_ended_or_not_begun_is_no_warning(steps):
     assert collected(steps) == []
+
+
+def test_the_warning_is_at_the_line_that_made_the_optimizer():
+    torch.manual_seed(0)
+    model, batch = mlp(), points(48)
+    opt = inface.sparse_optimizer(model, density=0.2, lr=0.1, steps=STEPS)
+    train(model, batch, opt, 20)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        del opt
+        gc.collect()
+    (one,) = found
+    assert one.filename == __file__
+    assert "opt = inface.sparse_optimizer(model" in linecache.getline(one.filename, one.lineno)
 
 
 def test_one_skipped_gradient_of_many_is_no_warning_once_the_density_is_reached():

@@ -19,7 +19,7 @@ from .relative import LONGEST
 from .sets import L1Ball
 from .sets.base import computable
 from .types import Free
-from .warning import warn
+from .warning import Place, here, warn_at
 
 __all__ = ["Free", "chosen_layers", "sparse_optimizer"]
 
@@ -287,17 +287,17 @@ def _check_members(density: float, members: Members) -> None:
 
 
 def _watch(opt: FrankWolfe) -> None:
-    """Warn when an optimizer goes before its path has ended."""
+    """Warn when an optimizer goes before its path has ended, at the line that made it."""
     groups = [opt.param_groups]  # another list after a state was loaded
 
     def follow(loaded: Optimizer) -> None:
         groups[0] = loaded.param_groups
 
     opt.register_load_state_dict_post_hook(follow)
-    weakref.finalize(opt, _warn_if_unfinished, groups)
+    weakref.finalize(opt, _warn_if_unfinished, groups, here())
 
 
-def _warn_if_unfinished(groups: list[list[dict[str, Any]]]) -> None:
+def _warn_if_unfinished(groups: list[list[dict[str, Any]]], made: Place) -> None:
     said = unfinished(groups[0])
     if said is not None:
-        warn(f"sparse_optimizer: training {said}")
+        warn_at(made, f"sparse_optimizer: training {said}")
