@@ -453,6 +453,51 @@ def test_a_mapping_gives_every_pattern_its_own_density_and_1_leaves_dense():
     assert int(model[4].weight.count_nonzero()) == 48
 
 
+def test_the_last_pattern_that_matches_wins():
+    model, batch, opt = make(density={"*": 0.1, "4.*": 1.0, "2.weight": 0.4})
+    train(model, batch, opt)
+    assert int(model[0].weight.count_nonzero()) <= 32
+    assert 52 < int(model[2].weight.count_nonzero()) <= 204
+    assert int(model[4].weight.count_nonzero()) == 48
+
+
+def compiled():
+    return torch.compile(mlp(), backend="eager")
+
+
+def compiled_parts():
+    return nn.Sequential(*[torch.compile(layer, backend="eager") for layer in mlp()])
+
+
+def parallel():
+    return nn.DataParallel(compiled())
+
+
+@pytest.mark.parametrize("build", [compiled, compiled_parts, parallel])
+@pytest.mark.parametrize("pattern", ["2.*", "2.weight"])
+def test_patterns_do_not_name_what_compiling_and_parallel_wrappers_add(build, pattern):
+    model = build()
+    (name,) = [name for name, p in model.named_parameters() if p.shape == (16, 32)]
+    assert name != "2.weight"
+    for chosen in (pattern, name):
+        opt = inface.sparse_optimizer(model, density={chosen: 0.2}, lr=0.1, steps=STEPS)
+        assert [p.shape for p in layers(opt)] == [(16, 32)]
+    with torch.compiler.set_stance("force_eager"):
+        train(model, points(48), opt)
+    assert_sparse(opt, 0.2)
+
+
+def test_a_module_that_somebody_calls_module_keeps_its_name():
+    model = nn.ModuleDict({"module": nn.Linear(4, 3), "other": nn.Linear(4, 3)})
+    with pytest.raises(ValueError, match='pattern "weight" matches none'):
+        inface.sparse_optimizer(model, density={"weight": 0.5}, lr=0.1, steps=10)
+
+
+def test_a_tied_weight_is_found_under_each_of_its_names():
+    _, _, opt = make("tied", density={"second.weight": 0.2})
+    assert [group["param_names"] for group in opt.param_groups if group["set"] is not None] == [["first.weight"]]
+
+
 @pytest.mark.parametrize("density", [1.0, 1, {"*": 1.0}])
 def test_a_density_of_1_is_sgd(density):
     model, batch, opt = make(density=density)
@@ -518,7 +563,7 @@ WRONG = [
     (mlp, {"density": {}}, "density"),
     (mlp, {"density": {3: 0.1}}, "density"),
     (mlp, {"density": {"first.*": 0.1}}, 'pattern "first'),
-    (mlp, {"density": {"0.*": 0.1, "*.weight": 0.2}}, 'parameter "0.weight" is matched by two patterns'),
+    (mlp, {"density": {"0.*": 0.1, "*.weight": 0.2}}, 'pattern "0.*" is left without a layer.*after "*.weight"'),
     (mlp, {"density": {"0.*": 0.1}, "layers": "0.*"}, "layers"),
     *((mlp, {"layers": value}, "layers") for value in ([], 3, [3], ["0.weight", None])),
     (mlp, {"layers": "7.*"}, 'pattern "7'),
@@ -547,7 +592,11 @@ def test_bad_values_are_refused_by_name_before_anything_is_modified(build, optio
     torch.manual_seed(0)
     model = build()
     before = copy.deepcopy(model)
-    with pytest.raises(ValueError, match="(sparse_optimizer|FrankWolfe): .*" + told.replace("[", r"\[")):
+    with pytest.raises(
+        ValueError,
+        match="(sparse_optimizer|FrankWolfe): .*"
+        + told.replace("[", r"\[").replace("0.*", r"0\.\*").replace('"*', r'"\*'),
+    ):
         inface.sparse_optimizer(model, **({"density": 0.1, "lr": 0.1, "steps": 10} | options))
     if isinstance(model, nn.Module) and "Lazy" not in repr(model) and not next(model.parameters()).is_meta:
         for p, q in zip(model.parameters(), before.parameters(), strict=True):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any, Literal, get_args
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .density import attach, checked_steps, room, unfinished
+from .layers import Layers, chosen_layers, pools
 from .optimizer import FrankWolfe
 from .relative import LONGEST
 from .sets import L1Ball
@@ -56,11 +56,13 @@ def sparse_optimizer(
         model: the network.
         density: the share of weights that stay, in (0, 1], of all chosen layers together: which layer keeps more is found
             during training. Or a mapping from patterns of parameter names to densities: then only what they match becomes
-            sparse, each pattern to its own density; 1 leaves its layers dense.
+            sparse, each pattern to its own density; 1 leaves its layers dense. Of several patterns that match a layer, the
+            last one wins: ``{"*": 0.05, "head.*": 1.0}``.
         lr: the learning rate that you would give SGD, or AdamW.
         steps: how many gradients the training has: ``epochs * len(loader)``.
         layers: names or patterns of the parameters to make sparse. By default the weights of linear layers, convolutions,
-            attention projections and recurrent layers. Embeddings, norms and biases stay dense.
+            attention projections and recurrent layers. Embeddings, norms and biases stay dense. Names are those of the
+            model before ``torch.compile`` or a parallel wrapper, or with what these put before them.
         free: how all other parameters move: ``"sgd"`` with momentum, as :class:`torch.optim.SGD`, or ``"adamw"``, as
             :class:`torch.optim.AdamW`; with it the sparse layers' gradients are scaled as Adam scales them.
         momentum: of SGD, and of the sparse layers.
@@ -89,11 +91,11 @@ def sparse_optimizer(
     _check(model, lr, free, momentum, weight_decay)
     steps = checked_steps(steps, "sparse_optimizer")
     _check_parameters(model)
-    pools = _pools(model, density, layers)
-    names = {name for pool in pools.values() for name in pool[1]}
+    found = pools(model, density, layers)
+    names = {name for pool in found.values() for name in pool[1]}
     groups: list[dict[str, Any]] = []
     shared, relative = [], min(LONGEST, LONGEST * math.sqrt(float(lr) / USUAL_LR[free])) / float(lr)
-    for pool, (share, members) in pools.items():
+    for pool, (share, members) in found.items():
         _check_members(share, members)
         for name, (p, per) in members.items():
             groups.append({"params": [(name, p)], "set": _ball(p, per, share), "relative": relative})
@@ -126,122 +128,6 @@ def _ball(p: Tensor, per: Literal["output", "input"], density: float) -> L1Ball:
     return L1Ball(dense.sized_for(dense.to_blocks(computable(p.detach()))).radius, per=per, density=density)
 
 
-def chosen_layers(model: nn.Module) -> dict[str, tuple[Tensor, Literal["output", "input"]]]:
-    """The parameters that are made sparse where nobody says which, by name, and what its nodes are.
-
-    >>> from torch import nn
-    >>> model = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4), nn.Linear(4, 3), nn.LSTM(4, 3))
-    >>> list(chosen_layers(model))
-    ['2.weight', '3.weight_ih_l0', '3.weight_hh_l0']
-    """
-    dense = {id(p) for module in model.modules() if isinstance(module, DENSE) for p in module.parameters(recurse=False)}
-    names = {id(p): name for name, p in model.named_parameters()}
-    found: dict[str, tuple[Tensor, Literal["output", "input"]]] = {}
-    for module in model.modules():
-        for p, per in _weights(module):
-            if id(p) in names and id(p) not in dense and p.requires_grad and _has_shape(p):
-                found.setdefault(names[id(p)], (p, per))
-    order = list(names.values())
-    return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
-
-
-def _has_shape(p: Tensor) -> bool:
-    """Whether a parameter has entries: lazy ones have none yet."""
-    return not isinstance(p, nn.parameter.UninitializedParameter) and bool(p.numel())
-
-
-DENSE = (nn.Embedding, nn.EmbeddingBag)
-SUMS = (nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-SEVERAL = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
-
-
-def _weights(module: nn.Module) -> Iterator[tuple[Tensor, Literal["output", "input"]]]:
-    """The weights of a layer that are sums over inputs, of two dimensions or more."""
-    if isinstance(module, SUMS):
-        yield module.weight, "output"
-    elif isinstance(module, TRANSPOSED):
-        yield module.weight, "input" if module.groups == 1 else "output"
-    elif isinstance(module, SEVERAL):
-        for p in module.parameters(recurse=False):
-            if p.ndim >= 2 and (p.shape[0] > 1 or not isinstance(module, nn.MultiheadAttention)):
-                yield p, "output"
-
-
-Members = dict[str, tuple[Tensor, Literal["output", "input"]]]
-
-
-def _pools(
-    model: nn.Module, density: float | Mapping[str, float], layers: str | list[str] | None
-) -> dict[str, tuple[float, Members]]:
-    """The parameters that become sparse, in pools of one density each."""
-    usual = chosen_layers(model)
-    everything: Members = {
-        name: usual.get(name, (p, "output")) for name, p in model.named_parameters() if _has_shape(p) and p.ndim >= 2
-    }
-    if isinstance(density, Mapping):
-        if layers is not None:
-            raise ValueError(f"sparse_optimizer: a mapping of densities names the layers itself, got layers={layers!r}")
-        return _mapped(density, everything, usual)
-    share = _density(density, "")
-    patterns = _patterns(layers)
-    if not usual and layers is None:
-        raise ValueError(
-            "sparse_optimizer: the model has no linear, convolutional, attention or recurrent layer; say which layers"
-        )
-    members: Members = {}
-    for pattern in patterns:
-        members.update(_matching(pattern, everything, usual))
-    return {"": (share, members)} if share < 1 else {}
-
-
-def _patterns(layers: object) -> list[str]:
-    found = ["*"] if layers is None else [layers] if isinstance(layers, str) else layers
-    if not isinstance(found, list | tuple) or not found or not all(isinstance(one, str) for one in found):
-        raise ValueError(f"sparse_optimizer: layers must be None, a name or pattern, or a list of them, got {layers!r}")
-    return list(found)
-
-
-def _mapped(density: Mapping[str, float], everything: Members, usual: Members) -> dict[str, tuple[float, Members]]:
-    """The pools of a mapping from patterns to densities; what is to stay dense is in none."""
-    if not density:
-        raise ValueError("sparse_optimizer: wanted a density, or a mapping from patterns to densities, got {}")
-    pools, owner = {}, dict[str, str]()
-    for pattern, share in density.items():
-        if not isinstance(pattern, str):
-            raise ValueError(f"sparse_optimizer: density must have names or patterns as keys, got {pattern!r}")
-        members = _matching(pattern, everything, usual)
-        for name in members:
-            if name in owner:
-                raise ValueError(
-                    f'sparse_optimizer: parameter "{name}" is matched by two patterns, "{owner[name]}" and '
-                    f'"{pattern}"; wanted one'
-                )
-            owner[name] = pattern
-        if _density(share, f' for "{pattern}"') < 1:
-            pools[pattern] = (float(share), members)
-    return pools
-
-
-def _matching(pattern: str, everything: Members, usual: Members) -> Members:
-    """The parameters that a pattern means: one by its very name, or of the usual ones all that match."""
-    if pattern in everything:
-        return {pattern: everything[pattern]}
-    found = {name: member for name, member in usual.items() if fnmatchcase(name, pattern)}
-    found = found or {name: member for name, member in everything.items() if fnmatchcase(name, pattern)}
-    if not found:
-        raise ValueError(
-            f'sparse_optimizer: pattern "{pattern}" matches none of the layers {", ".join(usual) or "(none)"}'
-        )
-    return found
-
-
-def _density(density: object, where: str) -> float:
-    if isinstance(density, bool) or not isinstance(density, Real) or not 0 < float(density) <= 1:
-        raise ValueError(f"sparse_optimizer: density{where} must be in (0, 1], got {density!r}")
-    return float(density)
-
-
 def _check(model: object, lr: Any, free: object, momentum: Any, weight_decay: Any) -> None:
     if not isinstance(model, nn.Module):
         raise ValueError(f"sparse_optimizer: model must be a torch.nn.Module, got {type(model).__name__}")
@@ -269,7 +155,7 @@ def _check_parameters(model: nn.Module) -> None:
             )
 
 
-def _check_members(density: float, members: Members) -> None:
+def _check_members(density: float, members: Layers) -> None:
     """Raise a ValueError if parameters cannot become sparse, or if there is not a weight for each."""
     for name, (p, _) in members.items():
         if not p.requires_grad:

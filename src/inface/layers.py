@@ -1,0 +1,182 @@
+"""Which parameters of a network become sparse, and what patterns of names mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from numbers import Real
+from typing import Literal, NamedTuple
+
+from torch import Tensor, nn
+
+__all__ = ["Layer", "chosen_layers", "pools"]
+
+
+class Layer(NamedTuple):
+    """A parameter that can become sparse, and what its nodes are."""
+
+    param: Tensor
+    per: Literal["output", "input"]
+
+
+Layers = dict[str, Layer]
+
+DENSE = (nn.Embedding, nn.EmbeddingBag)
+SUMS = (nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+SEVERAL = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
+
+# What torch.compile, activation checkpointing and FSDP put into the names of parameters.
+WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+
+def chosen_layers(model: nn.Module) -> Layers:
+    """The parameters that are made sparse where nobody says which, by name.
+
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4), nn.Linear(4, 3), nn.LSTM(4, 3))
+    >>> list(chosen_layers(model))
+    ['2.weight', '3.weight_ih_l0', '3.weight_hh_l0']
+    """
+    dense = {id(p) for module in model.modules() if isinstance(module, DENSE) for p in module.parameters(recurse=False)}
+    names = {id(p): name for name, p in model.named_parameters()}
+    found: Layers = {}
+    for module in model.modules():
+        for layer in _weights(module):
+            p = layer.param
+            if id(p) in names and id(p) not in dense and p.requires_grad and _has_shape(p):
+                found.setdefault(names[id(p)], layer)
+    order = list(names.values())
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
+
+
+def pools(
+    model: nn.Module, density: float | Mapping[str, float], layers: str | list[str] | None
+) -> dict[str, tuple[float, Layers]]:
+    """The parameters that become sparse, in pools of one density each; what is to stay dense is in none.
+
+    Raises:
+        ValueError: naming the argument, the value and what was wanted.
+    """
+    names = _Names(model)
+    if isinstance(density, Mapping):
+        if layers is not None:
+            raise ValueError(f"sparse_optimizer: a mapping of densities names the layers itself, got layers={layers!r}")
+        return _mapped(density, names)
+    share = _density(density, "")
+    patterns = _patterns(layers)
+    if not names.usual and layers is None:
+        raise ValueError(
+            "sparse_optimizer: the model has no linear, convolutional, attention or recurrent layer; say which layers"
+        )
+    members: Layers = {}
+    for pattern in patterns:
+        members.update(names.matching(pattern))
+    return {"": (share, members)} if share < 1 else {}
+
+
+def _weights(module: nn.Module) -> Iterator[Layer]:
+    """The weights of a layer that are sums over inputs, of two dimensions or more."""
+    if isinstance(module, SUMS):
+        yield Layer(module.weight, "output")
+    elif isinstance(module, TRANSPOSED):
+        yield Layer(module.weight, "input" if module.groups == 1 else "output")
+    elif isinstance(module, SEVERAL):
+        for p in module.parameters(recurse=False):
+            if p.ndim >= 2 and (p.shape[0] > 1 or not isinstance(module, nn.MultiheadAttention)):
+                yield Layer(p, "output")
+
+
+def _has_shape(p: Tensor) -> bool:
+    """Whether a parameter has entries: lazy ones have none yet."""
+    return not isinstance(p, nn.parameter.UninitializedParameter) and bool(p.numel())
+
+
+class _Names:
+    """The parameters of a model under all of their names."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.usual = chosen_layers(model)
+        self.all: Layers = {
+            name: self.usual.get(name, Layer(p, "output"))
+            for name, p in model.named_parameters()
+            if _has_shape(p) and p.ndim >= 2
+        }
+        own = {id(layer.param): name for name, layer in self.all.items()}
+        self.called: dict[str, set[str]] = {name: set() for name in self.all}
+        for name, p in model.named_parameters(remove_duplicate=False):
+            if id(p) in own:
+                self.called[own[id(p)]] |= {name, _unwrapped(model, name)}
+
+    def matching(self, pattern: str) -> Layers:
+        """The parameters that a pattern means: one by its very name, or of the usual ones all that match."""
+        for name, layer in self.all.items():
+            if pattern in self.called[name]:
+                return {name: layer}
+        found = self._matching(pattern, self.usual) or self._matching(pattern, self.all)
+        if not found:
+            raise ValueError(
+                f'sparse_optimizer: pattern "{pattern}" matches none of the layers {", ".join(self.usual) or "(none)"}'
+            )
+        return found
+
+    def _matching(self, pattern: str, layers: Layers) -> Layers:
+        return {
+            name: layer
+            for name, layer in layers.items()
+            if any(fnmatchcase(called, pattern) for called in self.called[name])
+        }
+
+
+def _unwrapped(model: nn.Module, name: str) -> str:
+    """A parameter's name without what wrappers have put into it.
+
+    >>> from torch import nn
+    >>> _unwrapped(nn.DataParallel(nn.Sequential(nn.Linear(2, 2))), "module.0.weight")
+    '0.weight'
+    """
+    kept, module = [], model
+    for part in name.split("."):
+        if part not in WRAPPERS and not (part == "module" and isinstance(module, PARALLEL)):
+            kept.append(part)
+        module = getattr(module, part)
+    return ".".join(kept)
+
+
+def _patterns(layers: object) -> list[str]:
+    found = ["*"] if layers is None else [layers] if isinstance(layers, str) else layers
+    if not isinstance(found, list | tuple) or not found or not all(isinstance(one, str) for one in found):
+        raise ValueError(f"sparse_optimizer: layers must be None, a name or pattern, or a list of them, got {layers!r}")
+    return list(found)
+
+
+def _mapped(density: Mapping[str, float], names: _Names) -> dict[str, tuple[float, Layers]]:
+    """The pools of a mapping from patterns to densities: a layer is in that of the last pattern that matches it."""
+    if not density:
+        raise ValueError("sparse_optimizer: wanted a density, or a mapping from patterns to densities, got {}")
+    shares: dict[str, float] = {}
+    owner: dict[str, str] = {}
+    for pattern, share in density.items():
+        if not isinstance(pattern, str):
+            raise ValueError(f"sparse_optimizer: density must have names or patterns as keys, got {pattern!r}")
+        shares[pattern] = _density(share, f' for "{pattern}"')
+        owner |= dict.fromkeys(names.matching(pattern), pattern)
+    found = {}
+    for pattern, share in shares.items():
+        members = {name: layer for name, layer in names.all.items() if owner.get(name) == pattern}
+        if not members:
+            later = dict.fromkeys(owner[name] for name in names.matching(pattern))
+            raise ValueError(
+                f'sparse_optimizer: pattern "{pattern}" is left without a layer, because the last pattern that matches wins: '
+                f'wanted it after "{", ".join(later)}"'
+            )
+        if share < 1:
+            found[pattern] = (share, members)
+    return found
+
+
+def _density(density: object, where: str) -> float:
+    if isinstance(density, bool) or not isinstance(density, Real) or not 0 < float(density) <= 1:
+        raise ValueError(f"sparse_optimizer: density{where} must be in (0, 1], got {density!r}")
+    return float(density)
