@@ -498,6 +498,30 @@ def test_a_tied_weight_is_found_under_each_of_its_names():
     assert [group["param_names"] for group in opt.param_groups if group["set"] is not None] == [["first.weight"]]
 
 
+class Conv1D(nn.Module):
+    """The linear layer of GPT-2 in transformers: its weight is (inputs, outputs)."""
+
+    def __init__(self, nf, nx):
+        super().__init__()
+        self.nf = nf
+        self.weight, self.bias = nn.Parameter(torch.empty(nx, nf)), nn.Parameter(torch.zeros(nf))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x, self.weight)
+
+
+def test_conv1d_of_transformers_becomes_sparse_per_output():
+    torch.manual_seed(0)
+    model, batch = nn.Sequential(Conv1D(32, 10), nn.ReLU(), Conv1D(3, 32)), points(48)
+    opt = inface.sparse_optimizer(model, density=0.2, lr=0.1, steps=150)
+    assert [group["set"].per for group in opt.param_groups if group["set"] is not None] == ["input", "input"]
+    assert [len(group["set"].radius) for group in opt.param_groups if group["set"] is not None] == [32, 3]
+    losses = train(model, batch, opt, 150)
+    assert_sparse(opt, 0.2)
+    assert losses[-1] < 0.7 * losses[0]
+
+
 @pytest.mark.parametrize("density", [1.0, 1, {"*": 1.0}])
 def test_a_density_of_1_is_sgd(density):
     model, batch, opt = make(density=density)

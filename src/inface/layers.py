@@ -82,10 +82,18 @@ def _weights(module: nn.Module) -> Iterator[Layer]:
         yield Layer(module.weight, "output")
     elif isinstance(module, TRANSPOSED):
         yield Layer(module.weight, "input" if module.groups == 1 else "output")
+    elif isinstance(weight := getattr(module, "weight", None), Tensor) and _is_conv1d_of_transformers(module, weight):
+        yield Layer(weight, "input")
     elif isinstance(module, SEVERAL):
         for p in module.parameters(recurse=False):
             if p.ndim >= 2 and (p.shape[0] > 1 or not isinstance(module, nn.MultiheadAttention)):
                 yield Layer(p, "output")
+
+
+def _is_conv1d_of_transformers(module: nn.Module, weight: Tensor) -> bool:
+    """Whether it is the linear layer of GPT-2, whose weight is (inputs, outputs); transformers need not be installed."""
+    named = any(kind.__name__ == "Conv1D" for kind in type(module).__mro__)
+    return named and weight.ndim == 2 and getattr(module, "nf", None) == weight.shape[1]
 
 
 def _has_shape(p: Tensor) -> bool:
