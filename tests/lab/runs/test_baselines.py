@@ -11,7 +11,18 @@ from torch import nn
 from inface.cli.app import run as command
 from inface.lab import ArgumentError, Run, Settings, train
 from inface.lab.experiments.builtin import find
-from inface.lab.runs.baselines import SET, ProximalSGD, PrunedSGD, RigL, edge_counts, sparse_init_
+from inface.lab.runs.baselines import (
+    SET,
+    ProximalAdamW,
+    ProximalSGD,
+    PrunedAdamW,
+    PrunedSGD,
+    RigL,
+    RigLAdamW,
+    SETAdamW,
+    edge_counts,
+    sparse_init_,
+)
 from inface.lab.runs.evaluation import evaluate
 from inface.lab.runs.setup import experiment_of, make_model, make_optimizer, rate_factor, resolve
 
@@ -274,6 +285,84 @@ def test_proximal_sgd_comes_to_rest_at_the_optimum_of_the_penalised_loss(momentu
     torch.testing.assert_close(layer.detach(), nn.functional.softshrink(wanted, 0.3), atol=1e-5, rtol=0)
 
 
+# ---------------------------------------------------------------------- AdamW instead of SGD
+
+
+def steps_beside_adamw(make, count=40):
+    """Take steps of a baseline; yield its layer beside what AdamW alone would have made of it in this step."""
+    torch.manual_seed(0)
+    layer, plain = sparse_layer(), nn.Parameter(torch.zeros(10, 20))
+    opt, beside = make(layer), torch.optim.AdamW([plain], lr=0.01, weight_decay=0.1)
+    for t in range(1, count + 1):
+        plain.data.copy_(layer.detach())
+        layer.grad = plain.grad = torch.randn(10, 20)
+        beside.step()
+        opt.step()
+        yield t, layer, plain, opt, beside
+
+
+ADAMW = {"lr": 0.01, "weight_decay": 0.1}
+
+
+def test_pruning_with_adamw_is_its_step_without_the_pruned_edges():
+    def make(p):
+        return PrunedAdamW([p], [p], **ADAMW, keep=0.1, total=40, begin=0.5, end=0.5)
+
+    for t, layer, plain, opt, _ in steps_beside_adamw(make):
+        mask = opt.state[layer].get("mask", torch.ones(10, 20))
+        torch.testing.assert_close(layer.detach(), plain.detach() * mask)
+        assert int(mask.sum()) == (200 if t < 20 else 20)
+
+
+@pytest.mark.parametrize("kind", [RigLAdamW, SETAdamW])
+def test_edges_move_with_adamw_too_and_start_with_no_moments(kind):
+    own = {"seed": 0} if kind is SETAdamW else {}
+
+    def make(p):
+        return kind([p], [p], **ADAMW, **own, total=40, every=10)
+
+    before = None
+    for t, layer, plain, opt, beside in steps_beside_adamw(make):
+        state = opt.state[layer]
+        if opt.dropped(t):
+            grown = (state["mask"] > 0) & ~before
+            assert grown.any()
+            assert not layer[grown].any()
+            assert not state["exp_avg"][grown].any()
+            assert not state["exp_avg_sq"][grown].any()
+            beside.load_state_dict(opt.state_dict())  # from here on with its moments
+            beside.state[plain] = {key: beside.state[plain][key].clone() for key in ("step", "exp_avg", "exp_avg_sq")}
+        else:
+            torch.testing.assert_close(layer.detach(), plain.detach() * state["mask"])
+        before = state["mask"] > 0
+        assert int(before.sum()) == 60
+
+
+def test_proximal_adamw_shrinks_by_the_learning_rate_times_the_penalty():
+    for _, layer, plain, _, _ in steps_beside_adamw(lambda p: ProximalAdamW([p], [p], **ADAMW, shrinkage=0.5), 10):
+        torch.testing.assert_close(layer.detach(), nn.functional.softshrink(plain.detach(), 0.005))
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        ("sgd", "AdamW"),
+        ("prune", "PrunedAdamW"),
+        ("gradual", "PrunedAdamW"),
+        ("rigl", "RigLAdamW"),
+        ("set", "SETAdamW"),
+        ("proximal", "ProximalAdamW"),
+    ],
+)
+def test_free_adamw_gives_every_baseline_its_steps_and_no_momentum(method, kind):
+    settings = replace(BASE, method=method, free="adamw", shrinkage=0.1, weight_decay=0.02)
+    opt = make_optimizer(resolve(settings), find("digits"), find("digits").model(), total=1000)
+    assert type(opt).__name__ == kind
+    assert (opt.param_groups[0]["betas"], opt.param_groups[0]["weight_decay"]) == ((0.9, 0.999), 0.02)
+    assert resolve(settings).momentum == 0.0
+    assert resolve(replace(settings, free="sgd")).momentum == 0.9
+
+
 def test_the_steps_of_pruning_fall_twice():
     settings = replace(BASE, method="prune", schedule="cosine")
     factors = [rate_factor(settings, step, 100) for step in (0, 40, 79, 80, 90, 99)]
@@ -337,11 +426,12 @@ def test_a_shrunk_network_has_exact_zeros(tmp_path):
     assert all(layer["exact_percent"] < 90 for layer in layers)
 
 
-@pytest.mark.parametrize("method", ["prune", "gradual", "gradual global", "rigl", "set", "proximal"])
+@pytest.mark.parametrize("method", ["prune", "gradual", "gradual global", "rigl", "set", "proximal", "rigl adamw"])
 def test_a_killed_run_ends_with_the_same_weights(tmp_path, method):
     own = {"shrinkage": 0.003, "keep": None} if method == "proximal" else {}
-    method, _, distribution = method.partition(" ")
-    settings = replace(BASE, method=method, distribution=distribution or None, **own)
+    method, _, how = method.partition(" ")
+    how = {"free": "adamw", "lr": 0.003} if how == "adamw" else {"distribution": how or None}
+    settings = replace(BASE, method=method, **how, **own)
     whole = train(settings, tmp_path / "whole")
 
     def stop_after(epoch):

@@ -72,10 +72,11 @@ def test_a_density_alone_means_the_method_sparse_and_its_defaults():
 
 
 def test_other_methods_have_the_defaults_that_they_had():
-    settings = settings_for("digits", method="sgd", density=0.05, free="adamw")
+    settings = settings_for("digits", method="sgd", density=0.05)
     assert (settings.method, settings.lr, settings.momentum, settings.schedule) == ("sgd", 0.125, 0.0, "constant")
     assert resolve(settings).density is None
     assert settings_for("digits").method == "sfw-if"
+    assert settings_for("digits", method="sgd", free="adamw").lr == 0.003
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,8 @@ def test_what_networks_cannot_differ_in_is_named():
         train_together([replace(BASE, method="gradual", keep=0.1)])
     with pytest.raises(ArgumentError, match=r"wanted no weight_decay, got 0.001"):
         train_together([replace(BASE, method="sgd", weight_decay=1e-3)])
+    with pytest.raises(ArgumentError, match="wanted free sgd, got adamw"):
+        train_together([replace(BASE, method="sgd", free="adamw")])
     with pytest.raises(ArgumentError, match="at least one network"):
         train_together([])
 

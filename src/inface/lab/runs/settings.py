@@ -183,7 +183,7 @@ class Settings:
         Number(above=0),
         "Learning rate.",
         default=0.125,
-        default_text="0.125; sparse 0.1, with --free adamw 0.003",
+        default_text="0.125; sparse 0.1; with --free adamw 0.003",
         default_with={"sparse": 0.1, "adamw": 0.003},
         details="1 / (2 L) with the paper's smoothness constant L; of sparse, what one would give SGD or AdamW.",
     )
@@ -283,9 +283,10 @@ class Settings:
     )
     free: Free = _declare(
         Choice(get_args(Free)),
-        "How the dense parameters of sparse move: sgd or adamw.",
+        "How dense parameters move, and all weights of sgd and the baselines: sgd or adamw.",
         default="sgd",
-        read_by=("sparse",),
+        details="AdamW has torch's betas; --momentum then is that of the sparse layers of sparse alone.",
+        read_by=DESCENT,
     )
     keep: float | None = _declare(
         Part(),

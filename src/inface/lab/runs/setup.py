@@ -21,7 +21,18 @@ from inface.lab.experiments.data import folder as data_folder
 from inface.lab.experiments.experiment import Data, Experiment, Split
 from inface.lab.experiments.sources import source_of
 
-from .baselines import SET, ProximalSGD, PrunedSGD, RigL, edge_counts, sparse_init_
+from .baselines import (
+    SET,
+    ProximalAdamW,
+    ProximalSGD,
+    PrunedAdamW,
+    PrunedSGD,
+    RigL,
+    RigLAdamW,
+    SETAdamW,
+    edge_counts,
+    sparse_init_,
+)
 from .metrics import constrained
 from .settings import PRUNED, REWIRED, Distribution, Method, Settings, declarations, declared
 
@@ -92,7 +103,8 @@ def resolve(settings: Settings) -> Settings:
     decay = settings.weight_decay or None
     settings = replace(settings, source=source, options=options, weight_decay=decay, distribution=distribution).read()
     if not settings.frank_wolfe:
-        return settings
+        unused = settings.free == "adamw" and settings.method != "sparse"
+        return replace(settings, momentum=declared("momentum").default) if unused else settings
     radii = [set_.radius for set_ in experiment_of(settings).sets.values()]
     known = [radius for radius in radii if isinstance(radius, float)]
     if settings.constrained_lr is not None and len(set(settings.constrained_rates)) == 1:
@@ -224,22 +236,27 @@ def _sparse(settings: Settings, model: nn.Module, layers: list[str], total: int)
 
 
 def _descent(settings: Settings, model: nn.Module, layers: list[nn.Parameter], total: int) -> torch.optim.Optimizer:
-    """SGD, or one of the baselines."""
-    common = {"lr": settings.lr, "momentum": settings.momentum, "weight_decay": settings.weight_decay or 0.0}
+    """SGD or AdamW, or one of the baselines with its steps."""
+    adaptive = settings.free == "adamw"
+    common: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay or 0.0}
+    if not adaptive:
+        common["momentum"] = settings.momentum
     if settings.method in PRUNED and settings.keep is not None:
         begin, end = (PRUNED_AT, PRUNED_AT) if settings.method == "prune" else (0.1, 0.8)
-        pruning = {"keep": settings.keep, "begin": begin, "end": end}
-        together, every = settings.distribution == "global", max(1, total // 200)
-        return PrunedSGD(model.parameters(), layers, **common, **pruning, total=total, every=every, together=together)
+        common |= {"keep": settings.keep, "begin": begin, "end": end, "total": total, "every": max(1, total // 200)}
+        pruned = PrunedAdamW if adaptive else PrunedSGD
+        return pruned(model.parameters(), layers, **common, together=settings.distribution == "global")
     if settings.method in REWIRED:
         # 100 as in the paper of RigL, fewer in short runs; not under 10, because RigL takes no step where edges change.
         every = min(100, max(10, total // 100))
+        common |= {"total": total, "every": every}
         if settings.method == "rigl":
-            return RigL(model.parameters(), layers, **common, total=total, every=every)
-        return SET(model.parameters(), layers, **common, total=total, every=every, seed=settings.seed)
+            return (RigLAdamW if adaptive else RigL)(model.parameters(), layers, **common)
+        return (SETAdamW if adaptive else SET)(model.parameters(), layers, **common, seed=settings.seed)
     if settings.shrinkage is not None:
-        return ProximalSGD(model.parameters(), layers, **common, shrinkage=settings.shrinkage)
-    return torch.optim.SGD(model.parameters(), foreach=True, **common)  # type: ignore[arg-type]
+        proximal = ProximalAdamW if adaptive else ProximalSGD
+        return proximal(model.parameters(), layers, **common, shrinkage=settings.shrinkage)
+    return (torch.optim.AdamW if adaptive else torch.optim.SGD)(model.parameters(), foreach=True, **common)
 
 
 def _layers(model: nn.Module, experiment: Experiment) -> list[nn.Parameter]:

@@ -305,6 +305,8 @@ def _check(settings: list[Settings]) -> None:
         raise ArgumentError("train_together: wanted at least one network, got none")
     if settings[0].method not in (*FRANK_WOLFE, "sgd"):
         raise ArgumentError(f"train_together: wanted the method sfw-if, sfw or sgd, got {settings[0].method}")
+    if settings[0].free != "sgd":
+        raise ArgumentError(f"train_together: wanted free sgd, got {settings[0].free}")
     if settings[0].weight_decay is not None:  # a network's learning rate is a factor of its gradients alone
         raise ArgumentError(f"train_together: wanted no weight_decay, got {settings[0].weight_decay}")
     first = settings[0].to_dict()

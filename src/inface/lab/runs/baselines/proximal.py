@@ -1,4 +1,4 @@
-"""Proximal SGD."""
+"""Proximal SGD, and AdamW with the same soft-thresholding."""
 
 from __future__ import annotations
 
@@ -8,10 +8,30 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["ProximalSGD"]
+__all__ = ["ProximalAdamW", "ProximalSGD"]
 
 
-class ProximalSGD(torch.optim.SGD):
+class _Proximal(torch.optim.Optimizer):
+    """Soft-thresholding after every step of another optimizer, the next class in the order of inheritance."""
+
+    def __init__(
+        self, params: Iterable[nn.Parameter], layers: Iterable[nn.Parameter], *, shrinkage: float, **inner: Any
+    ) -> None:
+        super().__init__(list(params), foreach=True, **inner)  # type: ignore[call-arg]
+        self.layers = list(layers)
+        self.shrinkage = shrinkage
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take the other optimizer's step, then soft-threshold."""
+        loss = super().step(closure)
+        group = self.param_groups[0]
+        for p in self.layers:
+            p.copy_(nn.functional.softshrink(p, group["lr"] * self.shrinkage / (1 - group.get("momentum", 0.0))))
+        return loss
+
+
+class ProximalSGD(_Proximal, torch.optim.SGD):
     """SGD with an l1 penalty on some layers: soft-thresholding after every step, which gives exact zeros.
 
     Args:
@@ -32,25 +52,9 @@ class ProximalSGD(torch.optim.SGD):
     tensor([[0.4000, -0.0000]])
     """
 
-    def __init__(
-        self,
-        params: Iterable[nn.Parameter],
-        layers: Iterable[nn.Parameter],
-        *,
-        lr: float,
-        momentum: float,
-        weight_decay: float = 0.0,
-        shrinkage: float,
-    ) -> None:
-        super().__init__(list(params), lr=lr, momentum=momentum, weight_decay=weight_decay, foreach=True)
-        self.layers = list(layers)
-        self.shrinkage = shrinkage
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take SGD's step, then soft-threshold."""
-        loss = super().step(closure)
-        group = self.param_groups[0]
-        for p in self.layers:
-            p.copy_(nn.functional.softshrink(p, group["lr"] * self.shrinkage / (1 - group["momentum"])))
-        return loss
+class ProximalAdamW(_Proximal, torch.optim.AdamW):
+    """AdamW with an l1 penalty on some layers that is decoupled, as its weight decay is.
+
+    A step moves every edge towards zero by ``lr * shrinkage``, whatever its gradients are.
+    """

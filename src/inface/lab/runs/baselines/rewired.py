@@ -10,13 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["SET", "RigL"]
+__all__ = ["SET", "RigL", "RigLAdamW", "SETAdamW"]
 
 
-class _Rewired(torch.optim.SGD):
-    """SGD on the edges that layers have. From time to time some are dropped, and as many others grow.
+AVERAGES = ("momentum_buffer", "exp_avg", "exp_avg_sq")  # of SGD, and of AdamW
 
-    What RigL and SET share: when edges change, and how many. They differ in which ones.
+
+class _Rewired(torch.optim.Optimizer):
+    """Another optimizer on the edges that layers have. From time to time some are dropped, and as many others grow.
+
+    What RigL and SET share: when edges change, and how many. They differ in which ones. The other optimizer is the next
+    class in the order of inheritance.
     """
 
     def __init__(
@@ -24,19 +28,19 @@ class _Rewired(torch.optim.SGD):
         params: Iterable[nn.Parameter],
         layers: Iterable[nn.Parameter],
         *,
-        lr: float,
-        momentum: float,
-        weight_decay: float = 0.0,
         total: int,
         alpha: float = 0.3,
         every: int = 100,
         end: float = 0.75,
+        **inner: Any,
     ) -> None:
-        super().__init__(list(params), lr=lr, momentum=momentum, weight_decay=weight_decay, foreach=True)
+        super().__init__(list(params), foreach=True, **inner)  # type: ignore[call-arg]
         self.layers = list(layers)
         self.total, self.alpha, self.every, self.end = total, alpha, every, end
         self.param_groups[0]["taken"] = 0  # gradients so far; here, so that checkpoints hold it
         for p in self.layers:
+            if isinstance(self, torch.optim.AdamW):  # it makes a state only where there is none
+                self.state[p] = {"step": torch.tensor(0.0), **{name: torch.zeros_like(p) for name in AVERAGES[1:]}}
             self.state[p]["mask"] = (p.detach() != 0).to(p.dtype)
 
     def dropped(self, taken: int) -> float:
@@ -52,8 +56,8 @@ class _Rewired(torch.optim.SGD):
         return self.dropped(self.param_groups[0]["taken"])
 
     def _descend(self) -> None:
-        """SGD's step on the edges."""
-        torch.optim.SGD.step(self)
+        """The other optimizer's step on the edges."""
+        super().step()
         for p in self.layers:
             p.mul_(self.state[p]["mask"])
 
@@ -69,8 +73,9 @@ class _Rewired(torch.optim.SGD):
             mask[self._grown(p.grad.flatten(), kept, int(active.sum() - kept.sum()))] = True
             state["mask"] = mask.reshape(p.shape).to(p.dtype)
             p.mul_(kept.reshape(p.shape))
-            if state.get("momentum_buffer") is not None:
-                state["momentum_buffer"].mul_(kept.reshape(p.shape))
+            for name in AVERAGES:
+                if state.get(name) is not None:
+                    state[name].mul_(kept.reshape(p.shape))
 
     @abstractmethod
     def _kept(self, x: Tensor, active: Tensor, fraction: float) -> Tensor:
@@ -81,7 +86,28 @@ class _Rewired(torch.optim.SGD):
         """The places of the edges that grow, among those that are not kept."""
 
 
-class RigL(_Rewired):
+class _RigL(_Rewired):
+    """Which edges RigL drops and grows."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Drop and grow edges, or take the other optimizer's step."""
+        loss = _evaluated(closure)
+        fraction = self._count()
+        if fraction:
+            self._rewire(fraction)
+        else:
+            self._descend()
+        return loss
+
+    def _kept(self, x: Tensor, active: Tensor, fraction: float) -> Tensor:
+        return _without_nearest_to_zero(x, active, fraction)
+
+    def _grown(self, g: Tensor, kept: Tensor, count: int) -> Tensor:
+        return g.abs().masked_fill(kept, -1.0).topk(count).indices
+
+
+class RigL(_RigL, torch.optim.SGD):
     """RigL: the smallest edges make way for those with the largest gradient.
 
     Every ``every`` gradients, until the fraction ``end`` of them, a layer drops the part
@@ -110,25 +136,48 @@ class RigL(_Rewired):
     (tensor([[4., 0., 0., 0.]]), tensor([[1., 0., 0., 1.]]))
     """
 
+
+class RigLAdamW(_RigL, torch.optim.AdamW):
+    """RigL with the steps of AdamW; edges that grow start with no moments."""
+
+
+class _SET(_Rewired):
+    """Which edges SET drops and grows."""
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        layers: Iterable[nn.Parameter],
+        *,
+        seed: int,
+        **options: Any,
+    ) -> None:
+        super().__init__(params, layers, **options)
+        self.seed = seed
+        self._generator = torch.Generator()
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Drop and grow edges, or take SGD's step."""
+        """Take the other optimizer's step, then drop and grow edges where it is time."""
         loss = _evaluated(closure)
         fraction = self._count()
+        self._descend()
         if fraction:
+            # Negative, because the order of samples is drawn with positive ones.
+            self._generator.manual_seed(-1 - self.seed * 1_000_003 - self.param_groups[0]["taken"])
             self._rewire(fraction)
-        else:
-            self._descend()
         return loss
 
     def _kept(self, x: Tensor, active: Tensor, fraction: float) -> Tensor:
-        return _without_nearest_to_zero(x, active, fraction)
+        positive = _without_nearest_to_zero(x, active & (x >= 0), fraction)
+        return positive | _without_nearest_to_zero(x, active & (x < 0), fraction)
 
     def _grown(self, g: Tensor, kept: Tensor, count: int) -> Tensor:
-        return g.abs().masked_fill(kept, -1.0).topk(count).indices
+        places = (~kept).nonzero().flatten()
+        return places[torch.randperm(len(places), generator=self._generator)[:count].to(g.device)]
 
 
-class SET(_Rewired):
+class SET(_SET, torch.optim.SGD):
     """SET: the edges nearest to zero make way for random ones.
 
     After every ``every``-th step, until the fraction ``end`` of the gradients, a layer drops the part
@@ -161,44 +210,9 @@ class SET(_Rewired):
     (tensor([[4., 0., 0., 0.]]), 2)
     """
 
-    def __init__(
-        self,
-        params: Iterable[nn.Parameter],
-        layers: Iterable[nn.Parameter],
-        *,
-        lr: float,
-        momentum: float,
-        weight_decay: float = 0.0,
-        total: int,
-        seed: int,
-        alpha: float = 0.3,
-        every: int = 100,
-        end: float = 0.75,
-    ) -> None:
-        given = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "alpha": alpha, "end": end}
-        super().__init__(params, layers, total=total, every=every, **given)
-        self.seed = seed
-        self._generator = torch.Generator()
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take SGD's step, then drop and grow edges where it is time."""
-        loss = _evaluated(closure)
-        fraction = self._count()
-        self._descend()
-        if fraction:
-            # Negative, because the order of samples is drawn with positive ones.
-            self._generator.manual_seed(-1 - self.seed * 1_000_003 - self.param_groups[0]["taken"])
-            self._rewire(fraction)
-        return loss
-
-    def _kept(self, x: Tensor, active: Tensor, fraction: float) -> Tensor:
-        positive = _without_nearest_to_zero(x, active & (x >= 0), fraction)
-        return positive | _without_nearest_to_zero(x, active & (x < 0), fraction)
-
-    def _grown(self, g: Tensor, kept: Tensor, count: int) -> Tensor:
-        places = (~kept).nonzero().flatten()
-        return places[torch.randperm(len(places), generator=self._generator)[:count].to(g.device)]
+class SETAdamW(_SET, torch.optim.AdamW):
+    """SET with the steps of AdamW; edges that grow start with no moments."""
 
 
 def _without_nearest_to_zero(x: Tensor, active: Tensor, fraction: float) -> Tensor:
