@@ -213,7 +213,10 @@ def test_every_experiment_is_listed_with_its_options(inface):
         ("train digits more --out run", "more"),
         ("train digit --out run", "did you mean digits?"),
         ("train minst-mlp --out run", "did you mean mnist-mlp?"),
-        ("train frobnicate --out run", "wanted mnist-mlp, mnist-conv, cifar10, synthetic, digits, or"),
+        (
+            "train frobnicate --out run",
+            "wanted mnist-mlp, mnist-conv, cifar10, synthetic, digits, lenet-300-100, lenet-5, resnet, vit, or",
+        ),
         ("train nowhere.py:mine --out run", "nowhere.py"),
         ("train digits --out run --method sfwif", "did you mean sfw-if?"),
         (

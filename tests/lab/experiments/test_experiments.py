@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 import inface
+from helpers.datasets import write_mnist
 from inface.lab import ArgumentError, Experiment, Settings, find
 from inface.lab.experiments.builtin import BUILT_IN, options_of
+from inface.lab.experiments.data import flipped_and_shifted
 from inface.lab.runs.setup import experiment_of, make_model, make_optimizer, resolve, settings_for
 from inface.sets import L1Ball
 
@@ -29,6 +31,7 @@ CIFAR = {
 SYNTHETIC = {"fc1.weight": (50, 50), "fc2.weight": (50, 50), "fc3.weight": (1, 50)}
 DIGITS = {"fc1.weight": (256, 64), "fc2.weight": (128, 256), "fc3.weight": (10, 128)}
 SHAPES = {"mnist-mlp": MLP, "mnist-conv": CONV, "cifar10": CIFAR, "synthetic": SYNTHETIC, "digits": DIGITS}
+WITHOUT_SETS = ("lenet-300-100", "lenet-5", "resnet", "vit")
 INPUTS = {
     "mnist-mlp": (1, 28, 28),
     "mnist-conv": (1, 28, 28),
@@ -43,8 +46,60 @@ each_experiment = pytest.mark.parametrize("name", list(SHAPES))
 # ---------------------------------------------------------------------- what they are
 
 
-def test_there_are_five():
-    assert set(BUILT_IN) == set(SHAPES)
+def test_there_are_five_of_the_paper_and_four_without_sets():
+    assert list(BUILT_IN) == [*SHAPES, *WITHOUT_SETS]
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "weights", "parameters"),
+    [
+        ("lenet-300-100", 3, 266_200, 266_610),
+        ("lenet-5", 4, 430_500, 431_080),
+        ("resnet", 20, 268_336, 269_722),  # 0.27 million, as He et al. count
+        ("vit", 10, 69_312, 71_946),
+    ],
+)
+def test_all_weights_of_the_networks_without_sets_become_sparse(name, layers, weights, parameters):
+    settings = settings_for(name)
+    assert (settings.method, settings.density) == ("sparse", 0.05)
+    model = experiment_of(settings).model()
+    sparse = [p for p, _ in inface.sparse.chosen_layers(model).values()]
+    assert (len(sparse), sum(p.numel() for p in sparse)) == (layers, weights)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    rivals = settings_for(name, method="gradual", keep=0.1)
+    assert make_optimizer(rivals, experiment_of(rivals), model, 100).layers == sparse
+    assert rivals.free == ("adamw" if name == "vit" else "sgd")
+
+
+def test_a_residual_network_has_six_layers_per_block_of_each_stage():
+    model = find("resnet", {"depth": "14"}).model()
+    assert sum(isinstance(module, nn.Conv2d) for module in model.modules()) == 13
+    stages = [model[:index](torch.zeros(1, 3, 32, 32)).shape for index in (4, 5, 6)]
+    assert stages == [(1, 16, 32, 32), (1, 32, 16, 16), (1, 64, 8, 8)]
+    with pytest.raises(ArgumentError, match=r"depth: wanted 6 n \+ 2, such as 8, 14, 20 or 32, got 18"):
+        find("resnet", {"depth": "18"})
+
+
+def test_the_first_training_samples_alone_can_be_taken(tmp_path):
+    write_mnist(tmp_path, train=60, test=10)
+    whole, few = find("vit").data(tmp_path), find("vit", {"samples": 12}).data(tmp_path)
+    assert torch.equal(few.train.inputs, whole.train.inputs[:12])
+    assert (whole.held_out, few.held_out, len(few.test)) == (10, 2, 10)
+    with pytest.raises(ArgumentError, match="samples: wanted a whole number from 2 to 60, got 61"):
+        find("vit", {"samples": 61}).data(tmp_path)
+
+
+def test_an_augmented_image_is_a_crop_of_itself_with_a_margin_possibly_mirrored():
+    images = torch.rand(40, 3, 8, 8)
+    changed = flipped_and_shifted(images, torch.Generator().manual_seed(0))
+    padded = nn.functional.pad(images, [4] * 4)
+    mirrored = 0
+    for image, found in zip(padded, changed, strict=True):
+        crops = [image[:, y : y + 8, x : x + 8] for y in range(9) for x in range(9)]
+        plain = any(torch.equal(found, crop) for crop in crops)
+        assert plain or any(torch.equal(found, crop.flip(2)) for crop in crops)
+        mirrored += not plain
+    assert 10 < mirrored < 30
 
 
 @each_experiment

@@ -27,7 +27,7 @@ from inface.lab import (
 from inface.lab.experiments.data import digits, synthetic
 from inface.lab.files import write_tensors
 from inface.lab.runs.metrics import THETAS, exact_gap, kept, score, sparsity
-from inface.lab.runs.setup import experiment_of, make_model, make_optimizer, resolve
+from inface.lab.runs.setup import augmenting, experiment_of, make_model, make_optimizer, resolve
 from inface.sets import NuclearBall
 
 SMALL = Settings(
@@ -67,6 +67,14 @@ other_held_out = Experiment(data=spoilt, model=dense, sets={"1.weight": L1Ball(2
 low_rank = Experiment(data=images, model=dense, sets={"1.weight": NuclearBall(3.0)})
 noisy = Experiment(data=images, model=fancy, sets={"1.weight": L1Ball(2.0)})
 unconstrained = Experiment(data=images, model=dense, sets={})
+
+seen = []
+
+def augmented(images, generator):
+    seen.append(images.clone())
+    return images + torch.rand(images.shape, generator=generator)
+
+shaken = Experiment(data=images, model=fancy, augment=augmented)
 """
 
 
@@ -225,9 +233,9 @@ def test_the_callers_random_numbers_do_not_change_a_run(tmp_path, own):
     assert identical(*weights)
 
 
-@pytest.mark.parametrize("method", ["sfw-if", "sgd"])
-def test_batch_normalisation_and_dropout_continue_bit_for_bit(tmp_path, own, method):
-    settings = mine(own, "noisy", method=method, momentum=0.9, schedule="cosine")
+@pytest.mark.parametrize(("method", "name"), [("sfw-if", "noisy"), ("sgd", "noisy"), ("sgd", "shaken")])
+def test_batch_normalisation_dropout_and_augmentation_continue_bit_for_bit(tmp_path, own, method, name):
+    settings = mine(own, name, method=method, momentum=0.9, schedule="cosine")
     whole = train(settings, tmp_path / "whole")
     assert "2.running_mean" in whole.weights()
     assert int(whole.weights()["2.num_batches_tracked"]) == 24
@@ -246,6 +254,22 @@ def test_batch_normalisation_and_dropout_continue_bit_for_bit(tmp_path, own, met
         assert identical(resumed.weights(), whole.weights())
         assert timeless(resumed.records) == timeless(whole.records)
         assert timeless([resumed.summary]) == timeless([whole.summary])
+
+
+def test_training_batches_alone_are_augmented_and_differ_by_seed(tmp_path, own):
+    settings = mine(own, "shaken", method="sgd", epochs=2)
+    seen = experiment_of(settings).augment.__globals__["seen"]
+    seen.clear()
+    one = train(settings, tmp_path / "one")
+    assert sum(map(len, seen)) == 2 * 300
+    unshaken = train(replace(settings, experiment=f"{own}:noisy"), tmp_path / "unshaken")
+    assert not identical(one.weights(), unshaken.weights())
+    count = len(seen)
+    evaluate(one, experiment=f"{own}:shaken")
+    assert len(seen) == count
+    drawn = [torch.rand(3, generator=augmenting(replace(settings, seed=seed), 5)) for seed in (0, 0, 1)]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
 
 
 # ---------------------------------------------------------------------- what is measured on what

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from inface.lab.errors import ArgumentError
+from inface.lab.experiments import EXPERIMENTS
 from inface.lab.runs.kinds import Choice, Number, Numbers, Part
 from inface.lab.runs.settings import Setting, declarations, declared
 
@@ -26,7 +27,7 @@ SMOOTHNESS = Annotated[
 ]
 
 experiment_argument = typer.Argument(
-    help="mnist-mlp, mnist-conv, cifar10, synthetic, digits, or your own: path/to/file.py:name.",
+    help=f"{', '.join(EXPERIMENTS)}, or your own: path/to/file.py:name.",
     metavar="EXPERIMENT",
     show_default=False,
     autocompletion=experiment_names,

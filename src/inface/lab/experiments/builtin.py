@@ -1,4 +1,4 @@
-"""The five built-in experiments, and how to find an experiment by name."""
+"""The built-in experiments, and how to find an experiment by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,23 @@ from .experiment import Experiment, mean_squared_error
 from .options import bind
 from .sources import file_in, load
 
-__all__ = ["BUILT_IN", "cifar10", "digits", "find", "mnist_conv", "mnist_mlp", "options_of", "synthetic"]
+__all__ = [
+    "BUILT_IN",
+    "cifar10",
+    "digits",
+    "find",
+    "lenet_5",
+    "lenet_300_100",
+    "mnist_conv",
+    "mnist_mlp",
+    "options_of",
+    "resnet",
+    "synthetic",
+    "vit",
+]
+
+# Of experiments without sets: all weights of their layers become sparse.
+TO_A_DENSITY: dict[str, Any] = {"density": 0.05}
 
 
 def mnist_mlp() -> Experiment:
@@ -86,8 +102,52 @@ def digits() -> Experiment:
     )
 
 
+def lenet_300_100() -> Experiment:
+    """MNIST, LeNet-300-100: a perceptron 784-300-100-10; all its weights become sparse."""
+    return Experiment(data=data.mnist, model=lambda: models.perceptron(784, 300, 100, 10), defaults=TO_A_DENSITY)
+
+
+def lenet_5() -> Experiment:
+    """MNIST, LeNet-5 in the shapes of Caffe: two convolutions, dense layers 800-500-10; all its weights become sparse."""
+    return Experiment(data=data.mnist, model=models.mnist_conv, defaults=TO_A_DENSITY)
+
+
+def resnet(depth: int = 20, samples: int | None = None) -> Experiment:
+    """CIFAR-10 with random flips and shifts, a residual network of three stages; all its weights become sparse.
+
+    Args:
+        depth: the number of layers with weights: 20, 32, 44, ..., that is 6 n + 2.
+        samples: the number of training images; None for all.
+    """
+    if depth < 8 or depth % 6 != 2:
+        raise ArgumentError(f"depth: wanted 6 n + 2, such as 8, 14, 20 or 32, got {depth}")
+    return Experiment(
+        data=lambda folder: data.cifar10(folder).first(samples),
+        model=lambda: models.resnet((depth - 2) // 6),
+        defaults={**TO_A_DENSITY, "epochs": 10, "batch_size": 125, "weight_decay": 1e-4},
+        augment=data.flipped_and_shifted,
+    )
+
+
+def vit(samples: int | None = None) -> Experiment:
+    """MNIST in patches of 7x7, a small image transformer, with AdamW; all its weights become sparse.
+
+    Args:
+        samples: the number of training images; None for all.
+    """
+    return Experiment(
+        data=lambda folder: data.mnist(folder).first(samples),
+        model=models.image_transformer,
+        defaults={**TO_A_DENSITY, "epochs": 10, "free": "adamw"},
+    )
+
+
 BUILT_IN: dict[str, Callable[..., Experiment]] = dict(
-    zip(EXPERIMENTS, (mnist_mlp, mnist_conv, cifar10, synthetic, digits), strict=True)
+    zip(
+        EXPERIMENTS,
+        (mnist_mlp, mnist_conv, cifar10, synthetic, digits, lenet_300_100, lenet_5, resnet, vit),
+        strict=True,
+    )
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from inface.lab.errors import ArgumentError
 from inface.sets import Set
@@ -84,6 +84,22 @@ class Data:
             raise ArgumentError("has no validation data for --validate; give its Data validation= or held_out=")
         return self.train[: -self.held_out], self.train[-self.held_out :]
 
+    def first(self, samples: int | None) -> Data:
+        """The data with the first training samples alone, and as large a part of them held out; None for all.
+
+        >>> import torch
+        >>> split = Split(torch.zeros(50, 3), torch.zeros(50))
+        >>> data = Data(split, split, held_out=10).first(20)
+        >>> len(data.train), data.held_out, len(data.test)
+        (20, 4, 50)
+        """
+        if samples is None:
+            return self
+        if not 2 <= samples <= len(self.train):
+            raise ArgumentError(f"samples: wanted a whole number from 2 to {len(self.train)}, got {samples}")
+        held_out = max(min(1, self.held_out), self.held_out * samples // len(self.train))
+        return replace(self, train=self.train[:samples], held_out=held_out)
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -133,6 +149,8 @@ class Experiment:
         loss: a function of outputs and targets, the mean over the samples.
         metric: how the network is judged.
         defaults: defaults of its settings, such as ``{"epochs": 100}``; the command line overrides them.
+        augment: a function of the inputs of a training batch and a random generator that returns other inputs, such as
+            shifted images. The generator depends on the seed and the step alone, so that a resumed run draws the same.
 
     >>> import torch
     >>> from inface.sets import L1Ball
@@ -151,6 +169,7 @@ class Experiment:
     loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy
     metric: Metric = accuracy
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    augment: Callable[[Tensor, Generator], Tensor] | None = None
 
     def __post_init__(self) -> None:
         for name, set_ in self.sets.items():

@@ -37,6 +37,7 @@ from .metrics import constrained
 from .settings import PRUNED, REWIRED, Distribution, Method, Settings, declarations, declared
 
 __all__ = [
+    "augmenting",
     "experiment_of",
     "fingerprint",
     "frank_wolfe",
@@ -273,6 +274,17 @@ def sample_order(settings: Settings, epoch: int, count: int) -> Tensor:
     """The order of the samples in an epoch; it depends on the seed and the epoch alone."""
     generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + epoch)
     return torch.randperm(count, generator=generator)
+
+
+def augmenting(settings: Settings, step: int) -> torch.Generator:
+    """The random numbers that augment the batch of a step; they depend on the seed and the step alone.
+
+    >>> first, second = (augmenting(Settings("digits"), step) for step in (0, 1))
+    >>> bool((torch.rand(5, generator=first) == torch.rand(5, generator=second)).any())
+    False
+    """
+    # A checksum: torch uses the last 32 bits of a seed, and the order of samples is drawn with small numbers.
+    return torch.Generator().manual_seed(zlib.crc32(f"augment {settings.seed} {step}".encode()))
 
 
 def rate_factor(settings: Settings, step: int, total: int) -> float:

@@ -217,6 +217,8 @@ class Stack:
             raise ArgumentError(f"{name}: networks of a stack must have the same loss")
         if list(first.buffers()) or not all(p.requires_grad for p in first.parameters()):
             raise ArgumentError(f"{name}: a network with buffers or frozen parameters cannot be stacked")
+        if any(experiment.augment is not None for experiment in self.experiments):
+            raise ArgumentError(f"{name}: an experiment with augmented data cannot be stacked")
         if any("Dropout" in type(module).__name__ for module in first.modules()):
             raise ArgumentError(f"{name}: a network with dropout cannot be stacked")
 

@@ -28,6 +28,7 @@ from .metrics import constrained, edges_per_node, finite, kept, score, sparsity
 from .run import Run
 from .settings import Settings
 from .setup import (
+    augmenting,
     experiment_of,
     fingerprint,
     isolated_torch,
@@ -235,6 +236,8 @@ class _Trainer:
             group["lr"] = rate * factor
         self.optimizer.zero_grad()
         inputs, targets = self.train.inputs.index_select(0, rows), self.train.targets.index_select(0, rows)
+        if self.experiment.augment is not None:
+            inputs = self.experiment.augment(inputs, augmenting(self.settings, self.step))
         loss = self.experiment.loss(self.model(inputs), targets)
         loss.backward()
         value = loss.item()

@@ -1,5 +1,6 @@
 """The data sets of the laboratory, as tensors in memory."""
 
+from .augmentation import flipped_and_shifted
 from .batches import cifar10
 from .check import DatasetStatus, status
 from .digits import digits
@@ -16,6 +17,7 @@ __all__ = [
     "cifar10",
     "digits",
     "fetch",
+    "flipped_and_shifted",
     "folder",
     "mnist",
     "status",
