@@ -13,7 +13,8 @@ from inface.lab.errors import ArgumentError, suggestion
 from inface.lab.experiments import Activation
 from inface.text import printable
 
-from .ui.options import DataFolder, one_of, whole_number
+from .ui.options import DataFolder, one_of, part, whole_number
+from .ui.settings import named_values
 
 if TYPE_CHECKING:
     from inface.lab.paper.rows import GridName
@@ -23,6 +24,7 @@ __all__ = ["app"]
 app = typer.Typer(help="Reproduce the paper's tables and figures.", no_args_is_help=True)
 
 NETWORKS = ("mnist-mlp", "mnist-conv", "cifar10")
+BENCHMARK = ("lenet-300-100", "lenet-5", "cifar10", "vit", *NETWORKS[:2], "resnet")
 
 
 Networks = Annotated[
@@ -116,6 +118,99 @@ def table2(
     _table(partial(reproduce_beyond, quick=quick, only=only), experiment, jobs, out, results, data, quick=quick)
 
 
+@app.command()
+def benchmark(
+    *,
+    experiment: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--experiment",
+            help="A network; may be repeated. [dim]\\[default: all; --quick: lenet-300-100][/dim]",
+            show_default=False,
+            autocompletion=one_of(*BENCHMARK),
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            help="Train only this method, such as sparse; may be repeated. [dim]\\[default: all][/dim]",
+            metavar="METHOD",
+            show_default=False,
+        ),
+    ] = None,
+    density: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--density",
+            help="A density, such as 5%; may be repeated. [dim]\\[default: 10%, 5%, 2%, 1%; --quick: 5%][/dim]",
+            parser=part,
+            metavar="PART",
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Final runs per cell. [dim]\\[default: 3; --quick: 1][/dim]",
+            parser=whole_number,
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            help="Epochs of every run. [dim]\\[default: the experiment's; --quick: 2][/dim]",
+            parser=whole_number,
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            help="An option of the experiment, such as depth=8.",
+            metavar="NAME=VALUE",
+            show_default=False,
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A version that takes minutes: two settings, two epochs, one seed.")
+    ] = False,
+    jobs: Jobs = 1,
+    out: Sweeps = Path("reproduction"),
+    results: TableFolder = Path("results"),
+    data: DataFolder = None,
+) -> None:
+    """A table beyond the paper: many methods at several densities, on LeNets, a ResNet, a ViT and the paper's networks.
+
+    It can be killed at any moment; the same command continues. The table is written after each row. A row that was made
+    with other epochs or options is replaced when the new one is finished.
+
+    [bold]Examples[/bold]
+
+    $ inface reproduce benchmark --quick
+
+    $ inface reproduce benchmark --experiment resnet --only sparse --only gradual --density 5% -o samples=10000
+    """
+    from inface.lab.paper.benchmark import DENSITIES, reproduce_benchmark
+
+    _check_counts(seeds=seeds, epochs=epochs)
+    make = partial(
+        reproduce_benchmark,
+        only=only,
+        densities=[round(100 * each, 4) for each in density] if density else [5] if quick else list(DENSITIES),
+        seeds=seeds or (1 if quick else 3),
+        epochs=epochs or (2 if quick else None),
+        options=named_values(options or []),
+        quick=quick,
+    )
+    _table(make, experiment, jobs, out, results, data, quick=quick, networks=BENCHMARK)
+
+
 def _table(
     make: Callable[..., Path],
     experiment: list[str] | None,
@@ -125,13 +220,14 @@ def _table(
     data: Path | None,
     *,
     quick: bool,
+    networks: tuple[str, ...] = NETWORKS,
 ) -> None:
     from .ui.sweep import continued, named_progress
 
-    chosen = experiment or list(NETWORKS[:1] if quick else NETWORKS)
+    chosen = experiment or list(networks[:1] if quick else networks)
     for name in chosen:
-        if name not in NETWORKS:
-            raise ArgumentError(f"--experiment: wanted {', '.join(NETWORKS)}, got {name}{suggestion(name, NETWORKS)}")
+        if name not in networks:
+            raise ArgumentError(f"--experiment: wanted {', '.join(networks)}, got {name}{suggestion(name, networks)}")
     if jobs < 1:
         raise ArgumentError(f"--jobs: wanted a whole number >= 1, got {jobs}")
     with named_progress() as show, continued():

@@ -13,7 +13,7 @@ from helpers.datasets import write_mnist
 from inface.cli.app import run as command
 from inface.lab.paper import beyond_page, beyond_rows, paper_page, paper_rows
 from inface.lab.paper.published import TABLE_1
-from inface.lab.paper.tables import _Table
+from inface.lab.paper.tables import Table
 from inface.lab.runs.setup import settings_for
 from inface.lab.sweeps import Grid, Plan
 from inface.lab.sweeps.grids import applied
@@ -218,7 +218,7 @@ def test_a_seed_that_diverges_in_the_end_is_replaced(tmp_path):
     (tmp_path / "mine.py").write_text(UNLUCKY)
     base = settings_for(f"{tmp_path}/mine.py:unlucky", method="sgd", epochs=1, threads=1)
     plan = Plan(base, str(tmp_path), str(tmp_path), "study", Grid({"lr": [0.1]}))
-    table = _Table("table1", paper_page, tmp_path, tmp_path, 1, None, None, quick=False)
+    table = Table("table1", paper_page, tmp_path, tmp_path, 1, None, None)
     found = table._swept(plan, "unlucky")
     assert ([final["seed"] for final in found["final"]], found["diverged"]) == ([0, 2, 3], [1])
 

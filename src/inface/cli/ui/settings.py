@@ -17,7 +17,7 @@ from inface.lab.runs.settings import Setting, declarations, declared
 
 from .options import experiment_names, number, one_of, option, part, whole_number
 
-__all__ = ["Given", "experiment_argument", "located", "refuse_ignored", "takes_settings"]
+__all__ = ["Given", "experiment_argument", "located", "named_values", "refuse_ignored", "takes_settings"]
 
 # The settings given on the command line, by name.
 Given = dict[str, Any]
@@ -134,17 +134,17 @@ def _plain(values: dict[str, Any]) -> Given:
             raise ArgumentError(f"--smoothness: wanted a number > 0, got {given['smoothness']:g}")
         given = {"lr": 1 / (2 * given["smoothness"]), **given}
     if "options" in given:
-        given["options"] = _options(given["options"])
+        given["options"] = named_values(given["options"])
     for name in given.keys() - {"smoothness"}:
         if (switch := declared(name).switch) is not None:
             given[name] = switch if given[name] else declared(name).default
     return given
 
 
-def _options(texts: list[str]) -> dict[str, str]:
+def named_values(texts: list[str]) -> dict[str, str]:
     """``NAME=VALUE`` texts as a mapping.
 
-    >>> _options(["edges=5", "snr=1"])
+    >>> named_values(["edges=5", "snr=1"])
     {'edges': '5', 'snr': '1'}
     """
     pairs = {}

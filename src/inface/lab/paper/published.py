@@ -1,4 +1,4 @@
-"""The numbers of the paper's Table 1 (P. Grigas, A. Lobos, N. Vermeersch, arXiv:1906.03580)."""
+"""Published numbers: the paper's Table 1 (P. Grigas, A. Lobos, N. Vermeersch, arXiv:1906.03580), and the LeNets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from inface.lab.runs.settings import Method
 
-__all__ = ["EPOCHS", "METHODS", "TABLE_1", "Reported"]
+__all__ = ["EPOCHS", "LENETS", "METHODS", "TABLE_1", "Compressed", "Reported"]
 
 
 EPOCHS = 25
@@ -46,4 +46,32 @@ TABLE_1: dict[str, dict[Method, Reported]] = {
         "sfw": _reported(15.12, 13.26, 53.12, 53.12, 53.12, 52.57, 49.5),
         "sgd": _reported(98.08, 98.90, 57.76, 55.69, 49.04, 37.08, 23.63),
     },
+}
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """A published network with few weights.
+
+    Attributes:
+        method: the method, and who published it.
+        error: the test error in %.
+        times: one in this many weights is left.
+    """
+
+    method: str
+    error: float
+    times: int
+
+
+DEEP_COMPRESSION = "pruning, Han et al., 2015"
+DNS = "DNS, Guo et al., 2016"
+SPARSE_VD = "SparseVD, Molchanov et al., 2017"
+LENETS: dict[str, tuple[Compressed, ...]] = {
+    "lenet-300-100": (
+        Compressed(DEEP_COMPRESSION, 1.59, 12),
+        Compressed(DNS, 1.99, 56),
+        Compressed(SPARSE_VD, 1.92, 68),
+    ),
+    "lenet-5": (Compressed(DNS, 0.91, 111), Compressed(SPARSE_VD, 0.75, 280)),
 }

@@ -11,7 +11,7 @@ from inface.lab.sweeps import Grid, paper_grid, quick_grid
 
 from .published import METHODS
 
-__all__ = ["GridName", "Row", "beyond_rows", "paper_rows"]
+__all__ = ["GridName", "Row", "beyond_rows", "corner", "paper_rows"]
 
 GridName = Literal["paper", "coarse", "quick"]
 
@@ -30,6 +30,7 @@ class Row:
         pruning: whether bad settings are stopped early.
         first_rung: the epochs of the first rung of successive halving; None for the default of a sweep.
         part: the part of the paper's grid that is tried.
+        together: whether ``thetas`` are of all constrained layers together, not of each.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Row:
     pruning: bool = True
     first_rung: int | None = None
     part: GridName = "paper"
+    together: bool = False
 
     @property
     def folder(self) -> str:
@@ -204,13 +206,13 @@ def beyond_rows(experiment: str, *, quick: bool = False) -> list[Row]:
     rows.append(Row("proximal", told, "proximal", Grid(shrunk), given, thetas=(*choices.keep, 100)))
     # No halving: while steps are long and edges are not yet pruned, early accuracy says little. The best setting of
     # sfw-if on MNIST is among the worst after two epochs.
-    return [replace(row, pruning=False, grid=_corner(row.grid) if quick else row.grid) for row in rows]
+    return [replace(row, pruning=False, grid=corner(row.grid) if quick else row.grid) for row in rows]
 
 
-def _corner(grid: Grid) -> Grid:
+def corner(grid: Grid) -> Grid:
     """Two points of a grid, which differ in the first setting with several values.
 
-    >>> _corner(Grid({"momentum": [0.9], "lr": [0.1, 0.2, 0.3], "seed": [0, 1]})).axes
+    >>> corner(Grid({"momentum": [0.9], "lr": [0.1, 0.2, 0.3], "seed": [0, 1]})).axes
     {'momentum': [0.9], 'lr': [0.1, 0.2], 'seed': [0]}
     """
     several = next((name for name, values in grid.axes.items() if len(values) > 1), "")

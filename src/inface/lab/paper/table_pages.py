@@ -8,7 +8,7 @@ from typing import Any
 from .published import EPOCHS, METHODS, TABLE_1, Reported
 from .rows import beyond_rows
 
-__all__ = ["beyond_page", "paper_page"]
+__all__ = ["beyond_page", "line", "paper_page", "spread", "versions_told"]
 
 PAPER = (100, 50, 25, 10, 5)
 BEYOND = (100, 25, 10, 5, 2)
@@ -42,9 +42,9 @@ def paper_page(table: dict[str, Any]) -> str:
                 cells = [_named(method, end), _tried(row), _chosen(end["best"])]
                 cells += [f"{_layer(end, index)} [{paper.nonzeros[index]:g}]" for index in (0, 1)]
                 cells += [_network(end)]
-                lines.append(_line([*cells, *_beside(end, paper, "kept")]))
+                lines.append(line([*cells, *_beside(end, paper, "kept")]))
                 if _has_together(end):
-                    lines.append(_line([*_told_above(method, cells), *_beside(end, paper, "kept_together")]))
+                    lines.append(line([*_told_above(method, cells), *_beside(end, paper, "kept_together")]))
         lines += _effort(rows)
     return "\n".join(lines)
 
@@ -75,10 +75,10 @@ def beyond_page(table: dict[str, Any]) -> str:
                 thetas = " and ".join(f"{theta} %" for theta in end["chosen_with"])
                 cells = [_named(row["told"], end), thetas, _tried(row), _everything(row["grid"], end["best"])]
                 cells += [*(_layer(end, index) for index in (0, 1)), _network(end)]
-                lines.append(_line([*cells, *(_kept(end, theta) for theta in BEYOND)]))
+                lines.append(line([*cells, *(_kept(end, theta) for theta in BEYOND)]))
                 if _has_together(end):
                     kept = [_kept(end, theta, "kept_together") for theta in BEYOND]
-                    lines.append(_line([*_told_above(row["told"], cells), *kept]))
+                    lines.append(line([*_told_above(row["told"], cells), *kept]))
         lines += _effort(rows)
     return "\n".join(lines)
 
@@ -122,10 +122,11 @@ def _seeds(row: dict[str, Any]) -> int:
 def _heading(experiment: str, first: list[str], thetas: tuple[int, ...], extra: list[str] | None = None) -> list[str]:
     counts = ["layer 1 %", "layer 2 %", "network %"]
     names = [*first, *counts, *("all edges" if theta == 100 else f"top {theta} %" for theta in thetas), *(extra or [])]
-    return [f"## {experiment}", "", _line(names), "|" + "---|" * len(names)]
+    return [f"## {experiment}", "", line(names), "|" + "---|" * len(names)]
 
 
-def _line(cells: list[str]) -> str:
+def line(cells: list[str]) -> str:
+    """A line of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
@@ -137,7 +138,7 @@ def _effort(rows: dict[str, Any]) -> list[str]:
     finals = [run for row in rows.values() for end in row["winners"] for run in end["final"]]
     seconds = tuning + sum(run["seconds"] for run in finals)
     jobs = " or ".join(str(number) for number in sorted({row["jobs"] for row in rows.values()}))
-    versions = {text: None for row in rows.values() for text in [_versions(row["versions"])]}
+    versions = {text: None for row in rows.values() for text in [versions_told(row["versions"])]}
     commands = {row["command"]: None for row in rows.values()}
     return [
         "",
@@ -156,16 +157,17 @@ def _named(name: str, end: dict[str, Any]) -> str:
     return f"{name} ({diverged} of {diverged + finished} seeds diverged)" if diverged else name
 
 
-def _versions(versions: dict[str, str]) -> str:
+def versions_told(versions: dict[str, str]) -> str:
+    """Versions in words."""
     return ", ".join(f"{name} {number}" for name, number in versions.items())
 
 
 def _layer(end: dict[str, Any], index: int) -> str:
-    return _spread([list(run["layers"].values())[index]["percent"] for run in end["final"]])
+    return spread([list(run["layers"].values())[index]["percent"] for run in end["final"]])
 
 
 def _network(end: dict[str, Any]) -> str:
-    return _spread([run["network"]["exact_percent"] for run in end["final"]])
+    return spread([run["network"]["exact_percent"] for run in end["final"]])
 
 
 def _beside(end: dict[str, Any], paper: Reported, kept: str) -> list[str]:
@@ -174,10 +176,11 @@ def _beside(end: dict[str, Any], paper: Reported, kept: str) -> list[str]:
 
 
 def _kept(end: dict[str, Any], theta: int, kept: str = "kept") -> str:
-    return _spread([run[kept][str(theta)] for run in end["final"]])
+    return spread([run[kept][str(theta)] for run in end["final"]])
 
 
-def _spread(values: list[float]) -> str:
+def spread(values: list[float]) -> str:
+    """Mean and standard deviation."""
     if not values:
         return "diverged"
     mean = f"{statistics.fmean(values):.2f}"

@@ -13,19 +13,22 @@ from inface.lab.errors import ArgumentError, LabError, suggestion
 from inface.lab.files import read_json, write_json, write_text
 from inface.lab.runs.setup import settings_for
 from inface.lab.sweeps import Plan, Progress, sweep
+from inface.lab.sweeps.plan import key_of
 from inface.version import versions
 
 from .rows import GridName, Row, beyond_rows, paper_rows
 from .table_pages import beyond_page, paper_page
 
-__all__ = ["reproduce_beyond", "reproduce_paper"]
+__all__ = ["Page", "Show", "Table", "reproduce_beyond", "reproduce_paper"]
 
 FORMAT = 4
 TRIED = ("settings", "state", "epochs", "value", "kept", "diverged")
+QUICK: dict[str, Any] = {"epochs": 3, "seeds": 1}
 AGAIN = "; delete it, and the same command rebuilds it from the finished runs"
 
 Show = Callable[[str, Progress], None]
 Page = Callable[[dict[str, Any]], str]
+Record = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def reproduce_paper(
@@ -55,7 +58,8 @@ def reproduce_paper(
         show: called with the name of the sweep and its progress.
     """
     quick = grid == "quick"
-    table = _Table("table1-quick" if quick else "table1", paper_page, out, results, jobs, data, show, quick=quick)
+    name, effort = ("table1-quick", QUICK) if quick else ("table1", {})
+    table = Table(name, paper_page, out, results, jobs, data, show, **effort)
     chosen = {"paper": "", "quick": " --quick", "coarse": " --grid coarse"}[grid]
     table.fill({experiment: paper_rows(grid) for experiment in experiments}, only, f"table1{chosen}")
     return table.page
@@ -86,14 +90,30 @@ def reproduce_beyond(
         data: the data folder.
         show: called with the name of the sweep and its progress.
     """
-    table = _Table("table2-quick" if quick else "table2", beyond_page, out, results, jobs, data, show, quick=quick)
+    name, effort = ("table2-quick", QUICK) if quick else ("table2", {})
+    table = Table(name, beyond_page, out, results, jobs, data, show, **effort)
     rows = {experiment: beyond_rows(experiment, quick=quick) for experiment in experiments}
     table.fill(rows, only, "table2 --quick" if quick else "table2")
     return table.page
 
 
-class _Table:
-    """A table that is filled sweep by sweep."""
+class Table:
+    """A table that is filled sweep by sweep.
+
+    Args:
+        name: the name of its files.
+        write: makes the page from the table.
+        out: the folder of the sweeps.
+        results: the folder of the table.
+        jobs: worker processes.
+        data: the data folder, if not the default.
+        show: called with the name of a sweep and its progress.
+        epochs: the epochs of every run, if not those of its row.
+        seeds: the number of final runs.
+        record: what the table keeps of the results of a sweep.
+        replaces: whether a row that was made with other settings is replaced when it is finished; else it is an error.
+        draw: called with the table and the name of the experiment after each row.
+    """
 
     def __init__(
         self,
@@ -105,9 +125,14 @@ class _Table:
         data: str | None,
         show: Show | None,
         *,
-        quick: bool,
+        epochs: int | None = None,
+        seeds: int = 3,
+        record: Record | None = None,
+        replaces: bool = False,
+        draw: Callable[[dict[str, Any], str], None] | None = None,
     ) -> None:
-        self.write, self.out, self.jobs, self.data, self.show, self.quick = write, out / name, jobs, data, show, quick
+        self.write, self.out, self.jobs, self.data, self.show = write, out / name, jobs, data, show
+        self.epochs, self.seeds, self.record, self.replaces, self.draw = epochs, seeds, record, replaces, draw
         self.file, self.page = results / f"{name}.json", results / f"{name}.md"
 
     def fill(self, rows: Mapping[str, list[Row]], only: Sequence[str] | None, command: str) -> None:
@@ -133,9 +158,7 @@ class _Table:
             "jobs": self.jobs,
             "grid": _axes(row),
             "part": row.part,
-            "winners": _winners(found),
-            "trial_seconds": found["trial_seconds"],
-            "trials": [{key: trial[key] for key in TRIED} for trial in found["trials"]],
+            **(self.record or _everything)(found),
         }
         with FileLock(self.out / ".lock"):  # another command may fill other rows at the same time
             table = self._read()
@@ -143,11 +166,13 @@ class _Table:
             page = self._page(table)
             write_json(self.file, table)
             write_text(self.page, page)
+            if self.draw is not None:
+                self.draw(table, experiment)
 
     def _room(self, table: dict[str, Any], experiment: str, row: Row) -> dict[str, Any]:
         """The rows of an experiment; an error if the row is there with another grid."""
         rows: dict[str, Any] = table["experiments"].setdefault(experiment, {})
-        if row.name in rows and rows[row.name]["grid"] != _axes(row):
+        if not self.replaces and row.name in rows and rows[row.name]["grid"] != _axes(row):
             raise ArgumentError(
                 f"{self.file}: already has {row.name} of {experiment}, with another grid; choose another --results"
             )
@@ -186,8 +211,8 @@ class _Table:
 
     def _plan(self, experiment: str, row: Row) -> Plan:
         folder = str(self.out / experiment / row.folder)
-        given = {**row.given, "epochs": 3} if self.quick else row.given
-        return Plan(
+        given = row.given if self.epochs is None else {**row.given, "epochs": self.epochs}
+        plan = Plan(
             settings_for(experiment, method=row.method, **given),
             folder,
             folder,
@@ -196,14 +221,28 @@ class _Table:
             pruning=row.pruning,
             theta=row.thetas[0],
             also=row.thetas[1:],
-            seeds=1 if self.quick else 3,
+            seeds=self.seeds,
             data=self.data,
             first_rung=row.first_rung,
+            together=row.together,
         )
+        if not self.replaces:
+            return plan
+        folder = f"{folder}-{key_of(plan.identity())}"  # with other settings, other runs
+        return replace(plan, out=folder, storage=folder)
 
 
 def _axes(row: Row) -> dict[str, Any]:
     return {name: list(values) for name, values in row.grid.axes.items()}
+
+
+def _everything(found: dict[str, Any]) -> dict[str, Any]:
+    """The winners with their final runs, and all settings that were tried."""
+    return {
+        "winners": _winners(found),
+        "trial_seconds": found["trial_seconds"],
+        "trials": [{key: trial[key] for key in TRIED} for trial in found["trials"]],
+    }
 
 
 def _winners(found: dict[str, Any]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from inface.lab.errors import ArgumentError
 from inface.lab.experiments.experiment import Experiment
@@ -37,6 +37,7 @@ class Plan:
         first_rung: the epochs of the first rung of halving; None for 1/12 of the epochs.
         theta: settings are judged by the metric with this percentage of the edges.
         also: other percentages for which a winner is chosen from the same runs.
+        together: whether these are the largest edges of all constrained layers together, not of each.
         seeds: the number of final runs of the winner, on all training data.
         data: the data folder, if not the default.
     """
@@ -53,6 +54,7 @@ class Plan:
     data: str | None = None
     first_rung: int | None = None
     also: tuple[int, ...] = ()
+    together: bool = False
 
     def __post_init__(self) -> None:
         for name, count in (("search", self.search), ("seeds", self.seeds)):
@@ -62,6 +64,14 @@ class Plan:
             raise ArgumentError(
                 "seed: a grid with several seeds needs --no-pruning: a setting is judged by the mean over its seeds"
             )
+
+        if self.pruning and self.together:
+            raise ArgumentError("together: halving judges the edges of each layer; wanted pruning=False")
+
+    @property
+    def kept(self) -> Literal["kept", "kept_together"]:
+        """The entry of a summary that settings are judged by."""
+        return "kept_together" if self.together else "kept"
 
     @property
     def experiment(self) -> Experiment:
@@ -113,7 +123,8 @@ class Plan:
             "pruning": self.pruning,
             "theta": self.theta,
         }
-        return identity if self.first_rung is None else {**identity, "first_rung": self.first_rung}
+        more = {"first_rung": self.first_rung, "together": self.together or None}
+        return {**identity, **{name: value for name, value in more.items() if value is not None}}
 
     def settings(self, point: dict[str, Any]) -> Settings:
         """The settings of one trial."""

@@ -159,6 +159,7 @@ def _results(plan: Plan, study: Study, ends: list[dict[str, Any]], seconds: floa
             "epochs": trial.user_attrs.get("summary", {}).get("epochs") or max(trial.intermediate_values, default=0),
             "value": trial.value,
             "kept": trial.user_attrs.get("summary", {}).get("kept"),
+            "kept_together": trial.user_attrs.get("summary", {}).get("kept_together"),
             "diverged": "diverged" in trial.user_attrs,
             "seconds": _seconds(trial),
         }

@@ -67,7 +67,7 @@ def tune(plan: Plan) -> None:
             point = _suggested(plan, trial)
             key = trial.user_attrs.get("key") or key_of(point)
             trial.set_user_attr("key", key)
-            _attempt(study, trial, plan.settings(point), plan.folder(key), data, plan.theta)
+            _attempt(study, trial, plan, plan.settings(point), plan.folder(key), data)
 
 
 def finish(plan: Plan, best: Winner) -> None:
@@ -82,7 +82,7 @@ def finish(plan: Plan, best: Winner) -> None:
         with suppress(optuna.exceptions.UpdateFinishedTrialError):
             seed = trial.suggest_int("seed", 0, 2**31 - 1)
             settings = replace(best.settings, seed=seed, measured_on="test")
-            _attempt(study, trial, settings, Path(plan.out) / "final" / best.key / str(seed), data, plan.theta)
+            _attempt(study, trial, plan, settings, Path(plan.out) / "final" / best.key / str(seed), data)
 
 
 def final_identity(plan: Plan, best: Winner) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def winner(plan: Plan, study: Study, theta: int | None = None) -> Winner:
     judged = theta or plan.theta
 
     def value(trial: FrozenTrial) -> Any:
-        return trial.value if judged == plan.theta else trial.user_attrs["summary"]["kept"][str(judged)]
+        return trial.value if judged == plan.theta else trial.user_attrs["summary"][plan.kept][str(judged)]
 
     settings = ranked(study, value)
     if not settings:
@@ -113,7 +113,7 @@ def _suggested(plan: Plan, trial: Trial) -> dict[str, Any]:
     return point_of({name: trial.suggest_float(name, low, high, log=True) for name, (low, high) in space.items()})
 
 
-def _attempt(study: Study, trial: Trial, settings: Settings, folder: Path, data: Data, theta: int) -> None:
+def _attempt(study: Study, trial: Trial, plan: Plan, settings: Settings, folder: Path, data: Data) -> None:
     """Train the network of one trial, unless it is pruned, and report its value."""
     import optuna
 
@@ -121,12 +121,12 @@ def _attempt(study: Study, trial: Trial, settings: Settings, folder: Path, data:
     try:
         with held(trial) as check:
             watch = _reporting(trial, settings.epochs, folder, check)
-            judged = theta if settings.measured_on == "validation" else 100
+            judged = plan.theta if settings.measured_on == "validation" and not plan.together else 100
             try:
                 run = train(settings, folder, samples=data, resume=True, watch=watch, theta=judged)
             except Broken:  # after a power loss
                 run = train(settings, folder, samples=data, overwrite=True, watch=watch, theta=judged)
-        value = _value(run, theta)
+        value = _value(run, plan)
         trial.set_user_attr("summary", run.summary)
         tell(study, trial, value)
     except Occupied:  # a worker that was taken for dead is still training there
@@ -139,9 +139,9 @@ def _attempt(study: Study, trial: Trial, settings: Settings, folder: Path, data:
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
 
 
-def _value(run: Run, theta: int) -> float:
+def _value(run: Run, plan: Plan) -> float:
     """The value that a setting is judged by."""
-    value: float | None = run.summary["kept"][str(theta)]
+    value: float | None = run.summary[plan.kept][str(plan.theta)]
     if value is None:
         raise Diverged(f"{run.path}: the metric is not a number")
     return value

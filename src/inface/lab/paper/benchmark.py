@@ -1,0 +1,203 @@
+"""One table of many methods at several densities, on networks that the field knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from inface.lab.errors import ArgumentError, suggestion
+from inface.lab.experiments.builtin import find
+from inface.lab.runs.metrics import THETAS
+from inface.lab.runs.settings import Method
+from inface.lab.sweeps import Grid
+
+from .benchmark_page import benchmark_page
+from .rows import Row, corner
+from .tables import Show, Table
+
+__all__ = ["DENSITIES", "NETWORKS", "ORDER", "benchmark_rows", "reproduce_benchmark"]
+
+NETWORKS = ("lenet-300-100", "lenet-5", "cifar10", "vit", "mnist-mlp", "mnist-conv", "resnet")
+DENSITIES = (10, 5, 2, 1)
+# What matters most comes first: the command may be stopped at any moment.
+ORDER: tuple[Method, ...] = ("sgd", "sparse", "gradual", "rigl", "set", "prune", "proximal", "sfw-if")
+
+RATES = {"sgd": [0.05, 0.1, 0.2], "adamw": [0.001, 0.003, 0.01]}
+SHRINKAGE = {"sgd": [3e-5, 1e-4, 3e-4], "adamw": [0.01, 0.03, 0.1]}
+SMOOTHNESS = [1.0, 4.0, 16.0]  # around the paper's best for mnist-mlp
+DISTRIBUTIONS: dict[Method, tuple[str, ...]] = {
+    "gradual": ("global", "uniform"),
+    "prune": ("global",),
+    "rigl": ("erk",),
+    "set": ("erk",),
+}
+
+
+def reproduce_benchmark(
+    experiments: Sequence[str],
+    *,
+    only: Sequence[str] | None = None,
+    densities: Sequence[float] = DENSITIES,
+    seeds: int = 3,
+    epochs: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    quick: bool = False,
+    out: Path,
+    results: Path,
+    jobs: int = 1,
+    data: str | None = None,
+    show: Show | None = None,
+) -> Path:
+    """Train every method to every density on every network. The table is written after each row.
+
+    Of each row, all settings are trained once and judged on held-out training data; the best are trained with several
+    seeds on all training data and measured on the test data. It can be killed at any moment. The same call continues;
+    finished work is not repeated.
+
+    Args:
+        experiments: the networks.
+        only: the methods; by default all.
+        densities: percentages of the edges.
+        seeds: the number of final runs.
+        epochs: the epochs of every run; by default the experiment's.
+        options: options of the experiments.
+        quick: two settings per row.
+        out: the folder of the sweeps.
+        results: the folder of the table, as JSON and as Markdown.
+        jobs: worker processes.
+        data: the data folder, if not the default.
+        show: called with the name of the sweep and its progress.
+    """
+    for method in only or ():
+        if method not in ORDER:
+            raise ArgumentError(f"--only: wanted {', '.join(ORDER)}, got {method}{suggestion(method, ORDER)}")
+    for density in densities:
+        if density not in THETAS[1:]:
+            raise ArgumentError(f"--density: wanted {', '.join(f'{each}%' for each in THETAS[1:])}, got {density:g}%")
+    given = {"options": dict(options or {}), **({} if epochs is None else {"epochs": epochs})}
+    rows = {name: benchmark_rows(name, [int(each) for each in densities], given) for name in experiments}
+    wanted = [row for some in rows.values() for row in some if not only or row.method in only]
+    if not wanted:
+        raise ArgumentError(f"--only: {', '.join(only or ())} needs an experiment with sets, got {', '.join(rows)}")
+    if quick:
+        rows = {name: [replace(row, grid=corner(row.grid)) for row in some] for name, some in rows.items()}
+    name = "benchmark-quick" if quick else "benchmark"
+    table = Table(name, benchmark_page, out, results, jobs, data, show, seeds=seeds, record=_recorded, replaces=True)
+    words = ["benchmark", *["--quick"] * quick]
+    words += [f"--option {key}={value}" for key, value in (options or {}).items()]
+    words += [] if epochs is None else [f"--epochs {epochs}"]
+    table.fill(rows, [row.name for row in wanted], " ".join([*words, f"--seeds {seeds}"]))
+    return table.page
+
+
+def benchmark_rows(experiment: str, densities: Sequence[int], given: Mapping[str, Any]) -> list[Row]:
+    """The rows of one network. Proximal SGD and SFW-IF are trained once for all densities, and cut to each at the end.
+
+    >>> [row.name for row in benchmark_rows("mnist-mlp", (5,), {})]
+    ['sgd', 'sparse-5', 'gradual-global-5', 'gradual-uniform-5', 'rigl-erk-5', 'set-erk-5', 'prune-global-5', 'proximal', 'sfw-if']
+    """
+    found = find(experiment, given.get("options"))
+    free = found.defaults.get("free", "sgd")
+    steps = "AdamW" if free == "adamw" else "SGD"
+    tried, thetas = Grid({"lr": RATES[free]}), tuple(densities)
+    usual: dict[str, Any] = {"schedule": "cosine", **({} if free == "adamw" else {"momentum": 0.9}), **given}
+    make = partial(Row, grid=tried, pruning=False)
+    rows = [make("sgd", f"{steps}, dense", "sgd", given=usual)]
+    for method in ORDER:
+        for how in DISTRIBUTIONS.get(method, ()):
+            told = LABELS[method].format(how)
+            rows += [
+                make(
+                    f"{method}-{how}-{density}",
+                    told,
+                    method,
+                    given={**usual, "keep": density / 100, "distribution": how},
+                )
+                for density in thetas
+            ]
+        if method == "sparse":
+            rows += [
+                make(f"sparse-{density}", "inface", "sparse", given={**given, "density": density / 100})
+                for density in thetas
+            ]
+    cut: dict[str, Any] = {"pruning": False, "thetas": thetas, "together": True}
+    penalties = Grid({"lr": RATES[free], "shrinkage": SHRINKAGE[free]})
+    shrunk = {**usual, "shrinkage": SHRINKAGE[free][0]}
+    rows.append(Row("proximal", f"proximal {steps}, cut at the end", "proximal", penalties, shrunk, **cut))
+    if found.sets:
+        rows.append(
+            Row(
+                "sfw-if",
+                "SFW-IF as in the paper, cut at the end",
+                "sfw-if",
+                Grid({"smoothness": SMOOTHNESS}),
+                given,
+                **cut,
+            )
+        )
+    return rows
+
+
+LABELS: dict[Method, str] = {
+    "gradual": "gradual pruning, {}",
+    "prune": "pruning and fine-tuning, {}",
+    "rigl": "RigL, {}",
+    "set": "SET, {}",
+}
+
+
+def _recorded(found: dict[str, Any]) -> dict[str, Any]:
+    """What the table keeps of a sweep: of every density the chosen settings and the final runs, and all scores."""
+    ends = (found, *found["also"])
+    best = ends[0]["best"]
+    return {
+        "epochs": best["epochs"],
+        "options": best["options"],
+        "cells": {str(_percent(end)): _cell(end, found["identity"]["grid"]) for end in ends},
+        "trials": [
+            {
+                "settings": trial["settings"],
+                "seconds": trial["seconds"],
+                "scores": {
+                    str(_percent(end)): trial["kept_together"] and trial["kept_together"][str(end["theta"])]
+                    for end in ends
+                },
+            }
+            for trial in found["trials"]
+        ],
+    }
+
+
+def _percent(end: dict[str, Any]) -> int:
+    """The density that a winner was trained for, or is cut to."""
+    trained = {"sparse": "density", "sgd": "", "proximal": "", "sfw-if": ""}.get(end["best"]["method"], "keep")
+    return round(100 * end["best"][trained]) if trained else int(end["theta"])
+
+
+def _cell(end: dict[str, Any], grid: Mapping[str, Any]) -> dict[str, Any]:
+    names = ["lr", *(name for name in grid if name in end["best"] and name != "lr")]
+    return {
+        "settings": {name: end["best"][name] for name in names},
+        "validation": end["validation"],
+        "runs": [_run(final, end["theta"], _percent(end)) for final in end["final"]],
+        "diverged": end["diverged"],
+    }
+
+
+def _run(final: dict[str, Any], theta: int, percent: int) -> dict[str, Any]:
+    """The numbers of a final run, with the largest ``theta`` percent of the edges of its layers."""
+    sizes = {name: layer["inputs"] * layer["nodes"] for name, layer in final["layers"].items()}
+    edges = sum(layer["exact_percent"] / 100 * sizes[name] for name, layer in final["layers"].items())
+    total, left = sum(sizes.values()), final["network"]["exact_count"]
+    kept = min(edges, theta / 100 * total)
+    return {
+        "seed": final["seed"],
+        "accuracy": final["kept_together"][str(theta)],
+        "density": round(100 * kept / total, 4),
+        "network_density": round(100 * (left - edges + kept) / final["network"]["total"], 4),
+        "seconds": final["seconds"],
+        "cut": {str(each): final["kept_together"][str(each)] for each in THETAS if each < percent},
+    }
