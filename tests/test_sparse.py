@@ -679,6 +679,64 @@ def test_the_places_of_the_test_above_have_both_halves_and_a_cut():
     assert densities[-1] == 0.2
 
 
+@pytest.mark.parametrize("at", [0, 20, 40, STEPS])
+def test_a_path_goes_on_with_the_steps_of_the_optimizer_that_loads_it_and_a_warning_says_so(at):
+    model, batch, opt = make()
+    train(model, batch, opt, at)
+    saved = through_file({"model": model.state_dict(), "optimizer": opt.state_dict()})
+    train(model, batch, opt, STEPS - at)
+    other, batch, live = make(seed=1, steps=2 * STEPS)
+    other.load_state_dict(saved["model"])
+    with pytest.warns(UserWarning, match=f"path of 60 steps, .* steps=120, .* step {at} of 120") as told:
+        live.load_state_dict(saved["optimizer"])
+    assert [one.filename for one in told] == [__file__]
+    densities = [live.param_groups[0]["path"]["density"]]
+    for _ in range(2 * STEPS - at):
+        train(other, batch, live, 1)
+        densities.append(live.param_groups[0]["path"]["density"])
+    assert live.param_groups[0]["path"]["step"] == 2 * STEPS
+    assert densities == sorted(densities, reverse=True)
+    assert_sparse(live, 0.2)
+
+
+def test_a_state_that_is_past_the_last_step_of_the_optimizer_is_refused_unless_it_is_sparse_enough():
+    model, batch, opt = make()
+    train(model, batch, opt, 30)
+    early = through_file(opt.state_dict())
+    train(model, batch, opt, STEPS - 30)
+    late = through_file(opt.state_dict())
+    _, _, short = make(steps=20)
+    with pytest.raises(ValueError, match=r"0.weight\) was saved after 30 of 60 steps, at a density of 0.*got steps=20"):
+        short.load_state_dict(early)
+    assert short.param_groups[0]["path"]["step"] == 0
+    with pytest.warns(UserWarning, match="60 steps"):
+        short.load_state_dict(late)
+
+
+def test_another_density_is_refused_by_name():
+    _, _, opt = make()
+    _, _, other = make(density=0.1)
+    with pytest.raises(
+        ValueError, match=r"group 0 was saved with set .*'density': 0.2.*the optimizer has .*'density': 0.1"
+    ):
+        other.load_state_dict(opt.state_dict())
+
+
+def test_layers_that_share_their_weights_with_others_than_before_are_a_warning():
+    model, batch, opt = make()
+    train(model, batch, opt, 30)
+    other, batch, live = make(density={"*": 0.2, "4.*": 0.2})
+    other.load_state_dict(model.state_dict())
+    with pytest.warns(
+        UserWarning, match=r'"4.weight" was saved with the layers of "\*", .* with those of "4.\*"'
+    ) as told:
+        live.load_state_dict(opt.state_dict())
+    assert len(told) == 1
+    train(other, batch, live, 30)
+    train(model, batch, opt, 30)
+    assert int(other[4].weight.count_nonzero()) <= 9
+
+
 @pytest.mark.parametrize("again", [copy.deepcopy, repickled], ids=["copy", "pickle"])
 @pytest.mark.parametrize("free", ["sgd", "adamw"])
 def test_copies_of_an_optimizer_follow_the_path_on(again, free):

@@ -346,7 +346,8 @@ def _advance(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None:
     layers = [_layer(optimizer, group) for group in groups]
     density = path["density"]
     if begin < step and (step <= end or last):
-        density = path["target"] + (path["start"] - path["target"]) * (1 - done) ** 3 if done < 1 else path["target"]
+        cubic = path["target"] + (path["start"] - path["target"]) * (1 - done) ** 3 if done < 1 else path["target"]
+        density = min(density, cubic)  # a path that was made longer on the way does not rise
         layers = list(_cut(layers, density))
     for layer in layers:
         layer.group["path"]["density"] = density

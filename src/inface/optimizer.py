@@ -324,7 +324,11 @@ class FrankWolfe(Optimizer):
             handle.remove()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a saved state. Sets must be of the same kind, ``per`` and norm; their radii come from the saved state."""
+        """Take over a saved state. Sets must be of the same kind, ``per`` and norm; their radii come from the saved state.
+
+        A path of densities goes on where it was. If this optimizer was made with another number of steps, that number is
+        used from now on, with a warning: a longer training is announced this way.
+        """
         with adopting(self):
             super().load_state_dict(state_dict)
 

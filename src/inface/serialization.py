@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .checks import check_options
+from .density import Path
 from .relative import NUMBERS
 from .sets import Set
 from .sets.base import EXACT, computable
@@ -65,6 +66,7 @@ def adopting(optimizer: Optimizer) -> Iterator[None]:
         if len(groups) == len(optimizer.param_groups):  # torch refuses another number of groups
             pairs = zip(optimizer.param_groups, groups, strict=True)
             groups = [restored_group(index, live, saved) for index, (live, saved) in enumerate(pairs)]
+            _warn_of_other_paths(optimizer.param_groups, groups, data["param_groups"])
         loaded.update(data, param_groups=groups)
         return loaded
 
@@ -105,7 +107,49 @@ def restored_group(index: int, live: dict[str, Any], saved: dict[str, Any]) -> d
         check_options({**live, **group})
     except ValueError as error:
         raise ValueError(f"load_state_dict: group {index}: {error}") from None
+    group["path"] = _restored_path(index, live, group["path"])
     return group
+
+
+def _restored_path(index: int, live: dict[str, Any], saved: Path | None) -> Path | None:
+    """Where the saved path was, on the path that the optimizer was made with."""
+    own: Path | None = live["path"]
+    if own is None or saved is None:
+        return saved if own is None else own
+    if saved["steps"] != own["steps"] <= saved["step"] and saved["density"] != own["target"]:
+        raise ValueError(
+            f"load_state_dict: group {index} ({', '.join(names_of(live, index)[:3])}) was saved after {saved['step']} of "
+            f"{saved['steps']} steps, at a density of {saved['density']:.3g}; wanted an optimizer with more steps, got "
+            f"steps={own['steps']}"
+        )
+    return {
+        **own,
+        "step": saved["step"],
+        "start": saved["start"],
+        "density": saved["density"],
+        "budget": saved["budget"],
+    }
+
+
+def _warn_of_other_paths(live: list[dict[str, Any]], groups: list[dict[str, Any]], saved: list[dict[str, Any]]) -> None:
+    """Say once what of a saved path does not go on."""
+    for index, (own, group, old) in enumerate(zip(live, groups, saved, strict=True)):
+        path, before = group["path"], old.get("path")
+        if own["path"] is None or before is None:
+            continue
+        if path["steps"] != before["steps"]:
+            warn(
+                f"load_state_dict: was saved on a path of {before['steps']} steps, the optimizer was made with "
+                f"steps={path['steps']}, which is used from now on; it goes on at step {path['step']} of {path['steps']}"
+            )
+            return
+        pool, other = (one["pool"] or "*" for one in (path, before))
+        if pool != other:
+            warn(
+                f'load_state_dict: "{names_of(own, index)[0]}" was saved with the layers of "{other}", the optimizer has it '
+                f'with those of "{pool}", with which it shares a density from now on'
+            )
+            return
 
 
 def _restored_set(index: int, group: dict[str, Any], saved_group: dict[str, Any]) -> Set | None:
