@@ -298,6 +298,18 @@ def test_with_momentum_the_gap_is_the_averaged_gradients(in_face):
         assert float(opt.gap) == pytest.approx(wanted, rel=1e-12), n
 
 
+def test_the_exact_gap_scales_no_gradient_where_steps_do():
+    model, (inputs, target) = Net(), data()
+    rows = block_gaps(model, *gradients(model, inputs, target)[::2])[0]
+    scaled = block_gaps(model, *map(np.sign, gradients(model, inputs, target)[::2]))[0]
+    opt = optimizer(model, precondition=True, eps=1e-14)
+    exact = inface.modified_gap(model, mse_loss, [(inputs, target)], opt)
+    np.testing.assert_allclose(exact.blocks["w1"], rows)
+    mse_loss(model(inputs), target).backward()
+    opt.step()
+    np.testing.assert_allclose(next(iter(opt.report().gap.blocks.values())), scaled, rtol=1e-9)
+
+
 def test_the_mean_of_stochastic_gaps_is_no_less_than_the_exact_gap():
     """Lemma 2.1, with the expectation over all batches of one sample."""
     inputs, target = data()

@@ -105,7 +105,8 @@ def modified_gap(
         batches: pairs ``(inputs, target)``, together the data set; they may differ in size.
         optimizer: says which parameters are constrained to what, and with which learning rates. Under
             ``norm="adaptive"`` the norm is the one that its last step has left; before the first one it is the one that a
-            step with this gradient would make.
+            step with this gradient would make. Gradients of constrained parameters are taken as they are, also where
+            ``precondition`` scales them for steps: only so is the gap zero at stationary points of the loss alone.
 
     >>> import torch, inface
     >>> from inface.sets import L1Ball

@@ -283,7 +283,9 @@ class FrankWolfe(Optimizer):
     def gap(self) -> Tensor:
         """The stochastic modified gap (Lemma 2.1) at the last first half, as a 0-d tensor; NaN before there was one.
 
-        With momentum it is the averaged gradient's. All that a step does for it is to take the norms of free gradients;
+        With momentum it is the averaged gradient's, and with ``precondition`` that of the scaled gradients, which are what
+        steps follow: a number to watch, not one to compare with :func:`inface.modified_gap`, which scales no gradient of a
+        constrained parameter. All that a step does for it is to take the norms of free gradients;
         the rest happens when it is read, and reading it does not synchronise with the device.
         """
         return self._measured().value
