@@ -86,6 +86,24 @@ class Upward(nn.Module):
         return self.head(torch.relu(self.grouped(torch.relu(self.up(x)))).mean((2, 3)))
 
 
+class ZeroBranches(nn.Module):
+    """Residual branches that end with zeros, and a zero head."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Linear(10, 32), nn.Linear(32, 3)
+        self.inner = nn.ModuleList([nn.Linear(32, 32) for _ in range(3)])
+        self.outer = nn.ModuleList([nn.Linear(32, 32) for _ in range(3)])
+        for layer in (*self.outer, self.head):
+            nn.init.zeros_(layer.weight)
+
+    def forward(self, x):
+        x = self.stem(x)
+        for inner, outer in zip(self.inner, self.outer, strict=True):
+            x = x + outer(torch.relu(inner(x)))
+        return self.head(x)
+
+
 def mlp():
     return nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 3))
 
@@ -129,8 +147,11 @@ NETWORKS = {
 }  # fmt: skip
 
 
+ZERO = ["stem.weight", "head.weight", *(f"{place}.{i}.weight" for place in ("inner", "outer") for i in range(3))]
+
+
 def make(name="mlp", *, dtype=torch.float32, seed=0, steps=STEPS, **options):
-    build, data, _ = NETWORKS[name]
+    build, data, _ = NETWORKS.get(name, (ZeroBranches, points, ZERO))
     torch.manual_seed(seed)
     model = build().to(dtype)
     torch.manual_seed(0)
@@ -289,6 +310,81 @@ def test_every_layer_keeps_a_weight_where_there_is_one_for_each():
     model, batch, opt = make(density=3 / (320 + 512 + 48))
     train(model, batch, opt)
     assert [int(p.count_nonzero()) for p in layers(opt)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("free", "lr"), [("sgd", 0.03), ("adamw", 0.003)])
+def test_layers_of_zeros_become_sparse_and_learn_with_the_others(free, lr):
+    model, batch, opt = make("zero branches", free=free, lr=lr, density=0.15, steps=150)
+    losses = train(model, batch, opt, 150)
+    assert_sparse(opt, 0.15)
+    assert losses[-1] < 0.1 * losses[0]
+
+
+def test_layers_of_zeros_move_as_torch_moves_them_until_weights_leave():
+    model, batch, opt = make("zero branches", dtype=torch.float64)
+    p = model.head.weight
+    copied = p.detach().clone().requires_grad_()
+    torchs = torch.optim.SGD([copied], lr=0.1, momentum=0.9)
+    for _ in range(STEPS // 10):
+        gradients(model, batch)
+        copied.grad = p.grad.clone()
+        opt.step()
+        torchs.step()
+        torch.testing.assert_close(p, copied)
+    average = 0.1 * torchs.state[copied]["momentum_buffer"]
+    gradients(model, batch)
+    average = 0.9 * average + 0.1 * p.grad
+    opt.step()
+    torch.testing.assert_close(opt.state[p]["momentum_buffer"], average)
+    assert bool(torch.isfinite(opt.param_groups[1]["set"].radius).all())
+    train(model, batch, opt)
+
+
+@pytest.mark.parametrize("since", [20, 45, 55, 65])
+def test_a_layer_of_zeros_that_is_used_late_ends_at_the_density_with_the_others(since):
+    model, batch, opt = make("zero branches")
+    for i in range(STEPS + 10):
+        gradients(model, batch)
+        if i < since:
+            model.outer[1].weight.grad = None
+        opt.step()
+        if i >= STEPS - 1:
+            chosen = layers(opt)
+            assert sum(int(p.count_nonzero()) for p in chosen) <= 0.2 * sum(p.numel() for p in chosen)
+    assert bool(model.outer[1].weight.any()) == (since < 48)
+
+
+@pytest.mark.parametrize("free", ["sgd", "adamw"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("at", [0, 3, 6, 7, 31])
+def test_a_network_with_layers_of_zeros_resumes_bit_for_bit(at, dtype, free):
+    options = {"free": free, "lr": 0.03 if free == "sgd" else 0.005, "dtype": dtype}
+    model, batch, opt = make("zero branches", **options)
+    train(model, batch, opt, at)
+    saved = through_file({"model": model.state_dict(), "optimizer": opt.state_dict()})
+    train(model, batch, opt, STEPS - at)
+    other, batch, live = make("zero branches", **options, seed=1)
+    other.load_state_dict(saved["model"])
+    live.load_state_dict(saved["optimizer"])
+    assert "radius=inf" not in repr(live)
+    assert float(inface.modified_gap(other, nn.functional.cross_entropy, [batch], live)) > 0
+    train(other, batch, live, STEPS - at)
+    assert_same(values(model), values(other))
+    assert_sparse(live, 0.2)
+    assert set(live.report().smoothness) == set(ZERO)
+
+
+def test_a_network_that_starts_sparser_than_its_density_may_grow_to_it():
+    torch.manual_seed(0)
+    model, batch = mlp(), points(48)
+    with torch.no_grad():
+        for layer in (model[0], model[2], model[4]):
+            layer.weight.mul_(torch.rand_like(layer.weight) < 0.1)
+    opt = inface.sparse_optimizer(model, density=0.4, lr=0.1, steps=200)
+    before = sum(int(p.count_nonzero()) for p in layers(opt))
+    train(model, batch, opt, 200)
+    assert sum(int(p.count_nonzero()) for p in layers(opt)) > 1.2 * before
+    assert_sparse(opt, 0.4)
 
 
 def test_a_layer_of_equal_weights_loses_no_more_of_them_than_it_must():
@@ -563,12 +659,6 @@ def test_attention_bilinear_and_recurrent_cells_are_chosen_and_their_biases_are_
     ]  # fmt: skip
 
 
-def zero_layer():
-    model = mlp()
-    nn.init.zeros_(model[2].weight)
-    return model
-
-
 def nan_layer():
     model = mlp()
     nn.init.constant_(model[2].weight, math.nan)
@@ -599,7 +689,6 @@ WRONG = [
     *((mlp, {"free": value}, "free") for value in ("adam", None, 1)),
     (mlp, {"free": "adamw", "betas": (0.9, 1.5)}, "betas"),
     (mlp, {"free": "adamw", "eps": -1.0}, "eps"),
-    (zero_layer, {}, 'parameter "2.weight" is all zero'),
     (nan_layer, {}, 'parameter "2.weight" is not finite'),
     (frozen_layer, {"layers": "2.weight"}, 'parameter "2.weight" is frozen'),
     (lambda: mlp().to("meta"), {}, 'parameter "0.weight" is on the meta device'),

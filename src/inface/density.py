@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .descent import momentum_weight
 from .registry import constrain
 from .sets.base import computable, wide
 from .state import unit_weights, write
@@ -53,7 +54,7 @@ class Path(TypedDict):
         end: the part of them after which none leave.
         every: gradients between two cuts.
         pool: groups of one pool share their atoms.
-        start: the density at step 0.
+        start: the density at step 0; layers that start at zero count as full.
         target: the density after ``end``.
         density: the density now.
         budget: the sum of the radii of all blocks at a density of one.
@@ -214,7 +215,7 @@ def attach(
                 f"{'sparse_optimizer' if by_itself else 'DensityScheduler'}: density {group['set'].density:g} leaves {room(group['set'].density, total)} of {total} to {len(own)} layers, "
                 f"wanted at least one for each ({', '.join(names_of(group, 0)[:3])})"
             )
-        start = sum(int(size.count_nonzero()) for size in own) / total
+        start = sum(int(size.count_nonzero()) or size.numel() for size in own) / total
         target = float(group["set"].density)
         made.append(
             Path(
@@ -234,11 +235,16 @@ def attach(
     for group, layer, size, path in zip(groups, layers, sizes, made, strict=True):
         if _goes_on(group["path"], path):
             continue
-        length = torch.linalg.vector_norm(size, dim=1).clamp(min=USUAL)
-        path["budget"] = ROOM * float(length.sum()) * size.shape[1] ** 0.5
+        path["budget"] = _budget(size)
         group["path"] = path
         with torch.no_grad():
             _share(layer, float((size > 0).double().mean()), shrink=False)
+
+
+def _budget(sizes: Tensor) -> float:
+    """The sum of the radii of all blocks at a density of one."""
+    length = torch.linalg.vector_norm(sizes, dim=1).clamp(min=USUAL)
+    return ROOM * float(length.sum()) * sizes.shape[1] ** 0.5
 
 
 def _goes_on(found: Path | None, made: Path) -> bool:
@@ -347,11 +353,28 @@ def _advance(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None:
     density = path["density"]
     if begin < step and (step <= end or last):
         cubic = path["target"] + (path["start"] - path["target"]) * (1 - done) ** 3 if done < 1 else path["target"]
-        density = min(density, cubic)  # a path that was made longer on the way does not rise
+        falls = path["start"] > path["target"]
+        density = min(density, cubic) if falls else cubic  # one that was made longer on the way does not rise again
         layers = list(_cut(layers, density))
     for layer in layers:
         layer.group["path"]["density"] = density
-        _share(layer, density)
+        if not layer.unit.set.all_free or (step > begin and _enter(layer, last=done == 1)):
+            _share(layer, density)
+
+
+def _enter(layer: _Layer, *, last: bool) -> bool:
+    """Bound a layer that started at zero and moved freely, once it has weights; at the end of a path, whatever it has."""
+    group, sizes = layer.group, layer.sizes
+    if not (last or bool(sizes.any())):
+        return False
+    group["path"]["budget"] = _budget(sizes)
+    group["set"] = group["set"].with_radius(group["path"]["budget"] / len(sizes))
+    for p in layer.unit.params:
+        state = layer.optimizer.state.get(p, {})
+        state.pop("exp_avg", None)
+        if state.get("momentum_buffer") is not None:
+            state["momentum_buffer"] /= momentum_weight(group)  # constrained layers keep the average
+    return True
 
 
 def _cut(layers: Sequence[_Layer], density: float) -> Iterator[_Layer]:

@@ -16,7 +16,7 @@ from .sets.base import computable
 from .state import average_free, average_moments, put, unit_weights, weights
 from .units import Unit, free_part, put_free_part
 
-__all__ = ["free_step", "gradient", "is_zero", "now", "scalar"]
+__all__ = ["free_step", "gradient", "is_zero", "momentum_weight", "now", "scalar"]
 
 States = MutableMapping[Tensor, dict[str, Any]]
 
@@ -48,7 +48,7 @@ def free_step(group: dict[str, Any], params: list[Tensor], all_states: States) -
             )
         else:
             square = descend(targets, [grads[i] for i in moving], lr, group["norm"], decay)
-            weight = _weight(group)
+            weight = momentum_weight(group)
             square, lr = square / weight**2, lr * weight  # of the average, which is what the gap is about
         for i in moving:
             if values[i] is not params[i]:
@@ -84,7 +84,7 @@ def is_zero(lr: float | Tensor) -> bool:
     return lr == 0
 
 
-def _weight(group: dict[str, Any]) -> float:
+def momentum_weight(group: dict[str, Any]) -> float:
     """How many times the average the momentum of free parameters is: once, unless their ``dampening`` says otherwise."""
     momentum, dampening = group["momentum"], group["dampening"]
     return 1.0 if not momentum or dampening is None else (1 - dampening) / (1 - momentum)

@@ -123,9 +123,15 @@ def sparse_optimizer(
 
 
 def _ball(p: Tensor, per: Literal["output", "input"], density: float) -> L1Ball:
-    """The ball in which a path to a density begins: as large as a dense layer of this length can need."""
+    """The ball in which a path to a density begins: as large as a dense layer of this length can need.
+
+    A layer of zeros, as residual branches often end with, moves freely until weights leave: relative steps need a length.
+    """
     dense = L1Ball(density=1.0, per=per)
-    return L1Ball(dense.sized_for(dense.to_blocks(computable(p.detach()))).radius, per=per, density=density)
+    x = dense.to_blocks(computable(p.detach()))
+    if not bool(x.any()):
+        return L1Ball(torch.full(x.shape[:1], math.inf, dtype=x.dtype, device=x.device), per=per, density=density)
+    return L1Ball(dense.sized_for(x).radius, per=per, density=density)
 
 
 def _check(model: object, lr: Any, free: object, momentum: Any, weight_decay: Any) -> None:
@@ -162,8 +168,6 @@ def _check_members(density: float, members: Layers) -> None:
             raise ValueError(f'sparse_optimizer: parameter "{name}" is frozen, wanted requires_grad=True')
         if not bool(torch.isfinite(p.detach()).all()):
             raise ValueError(f'sparse_optimizer: parameter "{name}" is not finite; wanted weights to start from')
-        if not bool((p.detach() != 0).any()):
-            raise ValueError(f'sparse_optimizer: parameter "{name}" is all zero; wanted weights to start from')
     total = sum(p.numel() for p, _ in members.values())
     if room(density, total) < len(members):
         raise ValueError(

@@ -174,9 +174,9 @@ def test_a_network_without_a_layer_to_make_sparse_is_named(tmp_path, own):
 
 def test_what_cannot_be_made_sparse_is_named_with_its_experiment():
     model = nn.Sequential(nn.Linear(4, 3))
-    nn.init.zeros_(model[0].weight)
+    nn.init.constant_(model[0].weight, math.nan)
     experiment = Experiment(data=find("digits").data, model=lambda: model)
-    with pytest.raises(ArgumentError, match=r'digits: sparse_optimizer: parameter "0\.weight" is all zero'):
+    with pytest.raises(ArgumentError, match=r'digits: sparse_optimizer: parameter "0\.weight" is not finite'):
         make_optimizer(SMALL, experiment, model, 10)
 
 
