@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Reproduce the paper's tables and figures.", no_args_is_help=True)
+app = typer.Typer(help="Reproduce the paper's tables and figures, and the benchmark.", no_args_is_help=True)
 
 NETWORKS = ("mnist-mlp", "mnist-conv", "cifar10")
 BENCHMARK = ("lenet-300-100", "lenet-5", "cifar10", "vit", *NETWORKS[:2], "resnet")
@@ -196,7 +196,8 @@ def benchmark(
 
     $ inface reproduce benchmark --experiment resnet --only sparse --only gradual --density 5% -o samples=10000
     """
-    from inface.lab.paper.benchmark import DENSITIES, reproduce_benchmark
+    from inface.lab.paper.benchmark import reproduce_benchmark
+    from inface.lab.paper.benchmark_rows import DENSITIES
 
     _check_counts(seeds=seeds, epochs=epochs)
     make = partial(

@@ -6,21 +6,30 @@ import inspect
 import math
 import statistics
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from inface.lab.experiments.builtin import BUILT_IN, find
+from inface.lab.runs.settings import METHODS
 
+from .benchmark_rows import NETWORKS
 from .published import LENETS
 from .table_pages import line, spread, versions_told
 
 __all__ = ["Line", "benchmark_page", "lines_of"]
 
 Cells = dict[int, dict[str, Any]]
-Line = tuple[str, Cells]
 
 
-def benchmark_page(table: dict[str, Any]) -> str:
-    """The table of every network."""
+class Line(NamedTuple):
+    """A line of a network's table: a method, and the cell of each density that is there."""
+
+    method: str
+    label: str
+    cells: Cells
+
+
+def benchmark_page(table: dict[str, Any], name: str = "benchmark") -> str:
+    """The table of every network; ``name`` is that of the files."""
     text = [
         "# Benchmark",
         "",
@@ -36,29 +45,32 @@ def benchmark_page(table: dict[str, Any]) -> str:
         "without retraining. *seconds* are of one run on one core of a machine that did other work too.",
         "",
     ]
-    for name, rows in table["experiments"].items():
-        text += _block(name, rows)
+    for network in (network for network in NETWORKS if network in table["experiments"]):
+        text += _block(network, table["experiments"][network], f"{name}-{network}.svg")
     return "\n".join(text)
 
 
 def lines_of(rows: dict[str, Any]) -> list[Line]:
-    """The lines of a network's table: a label, and the cell of each density that is there."""
+    """The lines of a network's table. Rows made with other epochs or options than most have lines of their own."""
     epochs = [row["epochs"] for row in rows.values()]
     options = [row["options"] for row in rows.values()]
-    found: dict[str, Cells] = {}
+    found: dict[tuple[str, str], Cells] = {}
     for row in rows.values():
         told = [f"{row['epochs']} epochs"] if row["epochs"] != statistics.mode(epochs) else []
         if row["options"] != max(options, key=options.count):
             told += [_options(row["options"])]
         label = row["told"] + (f" ({', '.join(told)})" if told else "")
-        found.setdefault(label, {}).update({int(percent): cell for percent, cell in row["cells"].items()})
-    return list(found.items())
+        found.setdefault((row["method"], label), {}).update(
+            {int(percent): cell for percent, cell in row["cells"].items()}
+        )
+    lines = [Line(method, label, dict(sorted(cells.items(), reverse=True))) for (method, label), cells in found.items()]
+    return sorted(lines, key=lambda line: list(METHODS).index(line.method))  # type: ignore[arg-type]
 
 
-def _block(name: str, rows: dict[str, Any]) -> Iterator[str]:
+def _block(name: str, rows: dict[str, Any], picture: str) -> Iterator[str]:
     lines = lines_of(rows)
-    columns = sorted({percent for _, cells in lines for percent in cells}, reverse=True)
-    bold = {percent: _best([cells.get(percent) for _, cells in lines]) for percent in columns if percent < 100}
+    columns = sorted({percent for one in lines for percent in one.cells}, reverse=True)
+    bold = {percent: _best([one.cells.get(percent) for one in lines]) for percent in columns if percent < 100}
     given = [row["options"] for row in rows.values()]
     options = _options(max(given, key=given.count))
     epochs = statistics.mode(row["epochs"] for row in rows.values())
@@ -67,11 +79,12 @@ def _block(name: str, rows: dict[str, Any]) -> Iterator[str]:
     yield _counted(name)
     heads = ["method", *("dense" if percent == 100 else f"{percent} %" for percent in columns), "seconds"]
     yield from ["", line(heads), "|" + "---|" * len(heads)]
-    for label, cells in lines:
+    for _, label, cells in lines:
         told = [_told(cells.get(percent), bold.get(percent, math.inf)) for percent in columns]
         seconds = [run["seconds"] for cell in cells.values() for run in cell["runs"]]
         yield line([label, *told, f"{statistics.fmean(seconds):.0f}" if seconds else ""])
-    yield from ["", *_reached(lines), *_further(lines), *_published(name), *_made(rows)]
+    yield from ["", f"[{picture}]({picture}) shows accuracy against density and against training time.", ""]
+    yield from [*_reached(lines), *_further(lines), *_published(name), *_made(rows)]
 
 
 def _counted(name: str) -> str:
@@ -103,7 +116,7 @@ def _accuracies(cell: dict[str, Any]) -> list[float]:
 def _reached(lines: list[Line]) -> Iterator[str]:
     """The densities that are not those of their columns by more than a hundredth."""
     other = []
-    for label, cells in lines:
+    for _, label, cells in lines:
         for percent, cell in cells.items():
             found = [run["density"] for run in cell["runs"]]
             if found and abs(statistics.fmean(found) / percent - 1) > 0.01:
@@ -116,9 +129,9 @@ def _further(lines: list[Line]) -> Iterator[str]:
     """What is left of networks that are cut further."""
     shown = [
         (f"{label}, trained to {percent} %", cell)
-        for label, cells in lines
+        for method, label, cells in lines
         for percent, cell in cells.items()
-        if label.startswith(("inface", "gradual")) and any(run["cut"] for run in cell["runs"])
+        if method in ("sparse", "gradual") and any(run["cut"] for run in cell["runs"])
     ]
     if not shown:
         return

@@ -64,12 +64,12 @@ class Compressed:
     times: int
 
 
-DEEP_COMPRESSION = "pruning, Han et al., 2015"
+PRUNING = "pruning, Han et al., 2015"
 DNS = "DNS, Guo et al., 2016"
 SPARSE_VD = "SparseVD, Molchanov et al., 2017"
 LENETS: dict[str, tuple[Compressed, ...]] = {
     "lenet-300-100": (
-        Compressed(DEEP_COMPRESSION, 1.59, 12),
+        Compressed(PRUNING, 1.59, 12),
         Compressed(DNS, 1.99, 56),
         Compressed(SPARSE_VD, 1.92, 68),
     ),

@@ -37,7 +37,8 @@ class Plan:
         first_rung: the epochs of the first rung of halving; None for 1/12 of the epochs.
         theta: settings are judged by the metric with this percentage of the edges.
         also: other percentages for which a winner is chosen from the same runs.
-        together: whether these are the largest edges of all constrained layers together, not of each.
+        together: whether these are the largest edges of all constrained layers together, not of each. The percentages
+            may then change from one call to the next: they only judge what was trained.
         seeds: the number of final runs of the winner, on all training data.
         data: the data folder, if not the default.
     """
@@ -121,7 +122,7 @@ class Plan:
             },
             "grid": None if self.grid is None else {key: list(values) for key, values in self.grid.axes.items()},
             "pruning": self.pruning,
-            "theta": self.theta,
+            "theta": None if self.together else self.theta,
         }
         more = {"first_rung": self.first_rung, "together": self.together or None}
         return {**identity, **{name: value for name, value in more.items() if value is not None}}

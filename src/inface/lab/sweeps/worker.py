@@ -95,7 +95,8 @@ def winner(plan: Plan, study: Study, theta: int | None = None) -> Winner:
     judged = theta or plan.theta
 
     def value(trial: FrozenTrial) -> Any:
-        return trial.value if judged == plan.theta else trial.user_attrs["summary"][plan.kept][str(judged)]
+        own = judged == plan.theta and not plan.together
+        return trial.value if own else trial.user_attrs["summary"][plan.kept][str(judged)]
 
     settings = ranked(study, value)
     if not settings:
