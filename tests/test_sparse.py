@@ -293,6 +293,51 @@ def test_a_layer_without_gradients_in_some_steps_gets_sparse_with_the_others():
     assert_sparse(opt, 0.2)
 
 
+class Heads(nn.Module):
+    """Two heads, of which one is used."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.unused, self.used = nn.Linear(10, 32), nn.Linear(32, 64), nn.Linear(32, 3)
+
+    def forward(self, x):
+        return self.used(torch.relu(self.body(x)))
+
+
+@pytest.mark.parametrize("zero", [False, True], ids=["no gradient", "zero gradients"])
+def test_a_layer_that_no_gradient_reaches_leaves_its_weights_to_the_others_and_a_warning_names_it(zero):
+    torch.manual_seed(0)
+    model, batch = Heads(), points(48)
+    opt = inface.sparse_optimizer(model, density=0.1, lr=0.1, steps=STEPS)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(STEPS):
+            gradients(model, batch)
+            if zero:
+                model.unused.weight.grad = torch.zeros_like(model.unused.weight)
+            opt.step()
+            kept = sum(int(p.count_nonzero()) for p in layers(opt))
+            assert kept >= opt.param_groups[0]["path"]["density"] * 2464 - 60
+    (one,) = told
+    assert "no gradient reached unused.weight in 7 steps" in str(one.message)
+    assert one.filename == __file__
+    assert_sparse(opt, 0.1)
+    assert int(model.unused.weight.count_nonzero()) < 20
+    assert int(model.body.weight.count_nonzero() + model.used.weight.count_nonzero()) > 200
+
+
+@pytest.mark.parametrize("since", [0, 20])
+def test_a_layer_that_is_frozen_later_keeps_its_share_and_is_cut_with_the_others(since):
+    model, batch, opt = make()
+    for i in range(STEPS):
+        if i == since:
+            model[2].weight.requires_grad_(requires_grad=False)
+        gradients(model, batch)
+        opt.step()
+    assert_sparse(opt, 0.2)
+    assert int(model[2].weight.count_nonzero()) > 40
+
+
 def test_a_network_that_is_sparse_in_one_layer_already_loses_no_more_than_it_must():
     torch.manual_seed(0)
     model, batch = mlp(), points(48)
@@ -340,6 +385,7 @@ def test_layers_of_zeros_move_as_torch_moves_them_until_weights_leave():
     train(model, batch, opt)
 
 
+@pytest.mark.filterwarnings("ignore:.*no gradient reached inner.1.weight")
 @pytest.mark.parametrize("since", [20, 45, 55, 65])
 def test_a_layer_of_zeros_that_is_used_late_ends_at_the_density_with_the_others(since):
     model, batch, opt = make("zero branches")

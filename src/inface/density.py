@@ -26,6 +26,7 @@ from .registry import constrain
 from .sets.base import computable, wide
 from .state import unit_weights, write
 from .units import Unit, names_of, units
+from .warning import warn
 
 __all__ = ["DensityScheduler", "Path", "advance", "attach", "regrows", "room", "warm_up"]
 
@@ -212,8 +213,8 @@ def attach(
         total = sum(size.numel() for size in own)
         if room(group["set"].density, total) < len(own):
             raise ValueError(
-                f"{'sparse_optimizer' if by_itself else 'DensityScheduler'}: density {group['set'].density:g} leaves {room(group['set'].density, total)} of {total} to {len(own)} layers, "
-                f"wanted at least one for each ({', '.join(names_of(group, 0)[:3])})"
+                f"{_caller(by_itself)}: density {group['set'].density:g} leaves {room(group['set'].density, total)} of {total} "
+                f"to {len(own)} layers, wanted at least one for each ({', '.join(names_of(group, 0)[:3])})"
             )
         start = sum(int(size.count_nonzero()) or size.numel() for size in own) / total
         target = float(group["set"].density)
@@ -355,11 +356,28 @@ def _advance(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None:
         cubic = path["target"] + (path["start"] - path["target"]) * (1 - done) ** 3 if done < 1 else path["target"]
         falls = path["start"] > path["target"]
         density = min(density, cubic) if falls else cubic  # one that was made longer on the way does not rise again
+        if step - path["every"] <= begin:
+            _warn_of_unreached(layers)
         layers = list(_cut(layers, density))
     for layer in layers:
         layer.group["path"]["density"] = density
         if not layer.unit.set.all_free or (step > begin and _enter(layer, last=done == 1)):
             _share(layer, density)
+
+
+def _warn_of_unreached(layers: Sequence[_Layer]) -> None:
+    names = [name for layer in layers if not _is_reached(layer) for name in names_of(layer.group, 0)]
+    if names and len(names) < len(layers):
+        path: Path = layers[0].group["path"]
+        warn(
+            f"{_caller(path['by_itself'])}: no gradient reached {', '.join(names[:3])}"
+            f"{f' and {len(names) - 3} more' if len(names) > 3 else ''} in {path['step']} steps; weights leave there before "
+            f"they leave layers that are used"
+        )
+
+
+def _caller(by_itself: bool) -> str:
+    return "sparse_optimizer" if by_itself else "DensityScheduler"
 
 
 def _enter(layer: _Layer, *, last: bool) -> bool:
@@ -381,7 +399,10 @@ def _cut(layers: Sequence[_Layer], density: float) -> Iterator[_Layer]:
     """The layers with the atoms of the highest scores alone: at most this share of all."""
     sizes = [layer.sizes for layer in layers]
     ordered = [_ordered(size.flatten()) for size in sizes]
-    scores = [_lamp(values) for values in ordered]
+    scores = [
+        _lamp(values) if _is_reached(layer) else _first_to_go(_lamp(values))
+        for layer, values in zip(layers, ordered, strict=True)
+    ]
     surplus = sum(score.numel() for score in scores) - room(density, sum(size.numel() for size in sizes))
     if surplus <= 0:
         yield from layers
@@ -391,6 +412,19 @@ def _cut(layers: Sequence[_Layer], density: float) -> Iterator[_Layer]:
         gone = int((score <= threshold).sum())
         keep = _largest(size.flatten(), values, len(values) - gone) if gone else size.flatten() > 0
         yield layer._replace(x=layer.unit.set.keep_atoms(layer.x, keep.view(size.shape)))
+
+
+def _is_reached(layer: _Layer) -> bool:
+    """Whether gradients have reached a layer, or it was frozen: what is frozen may serve, what has no gradient does not."""
+    if layer.group["relative"] is None or layer.unit.set.all_free:
+        return True  # nothing is known of its gradients
+    norms = [layer.optimizer.state.get(p, {}).get("gradient_norm", 0.0) for p in layer.unit.params]
+    return any(bool(norm > 0) or not p.requires_grad for norm, p in zip(norms, layer.unit.params, strict=True))
+
+
+def _first_to_go(scores: Tensor) -> Tensor:
+    """Scores below those of all other layers, but for the largest atom, which stays."""
+    return torch.where(scores < 1, scores - 1, scores)
 
 
 def _ordered(sizes: Tensor) -> Tensor:
