@@ -433,6 +433,25 @@ def test_a_network_that_starts_sparser_than_its_density_may_grow_to_it():
     assert_sparse(opt, 0.4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+@pytest.mark.parametrize("free", ["sgd", "adamw"])
+@pytest.mark.parametrize("density", [0.5, 0.6, 0.8, 0.9, 0.97])
+def test_large_densities_are_met_and_not_by_far_undercut(density, free, momentum, dtype):
+    lr = 0.1 if free == "sgd" else 0.003
+    model, _, opt = make(density=density, free=free, lr=lr, momentum=momentum, dtype=dtype, steps=300)
+    x, y = points(400)
+    batch = x.to(dtype), torch.where(torch.rand(400) < 0.3, torch.randint(3, (400,)), y)  # not all can be learned
+    losses = train(model, batch, opt, 300)
+    assert_sparse(opt, density)
+    assert sum(int(p.count_nonzero()) for p in layers(opt)) >= (density - 0.1) * 880
+    assert losses[-1] < 0.8 * losses[0]
+    support = [p == 0 for p in layers(opt)]
+    train(model, batch, opt, 20)
+    for p, zeros in zip(layers(opt), support, strict=True):
+        assert (p[zeros] == 0).all()
+
+
 def test_a_layer_of_equal_weights_loses_no_more_of_them_than_it_must():
     torch.manual_seed(0)
     model = nn.Linear(20, 5)

@@ -41,8 +41,11 @@ ROOM = 2.0
 # transformers often do, may grow to it.
 USUAL = 3**-0.5
 
-# Above this density every block has most of its atoms: there is nothing to bring back.
+# Above this density every block has most of its atoms: Frank-Wolfe steps have nothing to bring back.
 REGROW_BELOW = 0.5
+
+# On the way to a density above that, edges that met zero return on its other side, of this size, relative to the mean.
+RETURN = 1e-3
 
 
 class Path(TypedDict):
@@ -236,16 +239,20 @@ def attach(
     for group, layer, size, path in zip(groups, layers, sizes, made, strict=True):
         if _goes_on(group["path"], path):
             continue
-        path["budget"] = _budget(size)
+        path["budget"] = _budget(size, path["target"])
         group["path"] = path
         with torch.no_grad():
             _share(layer, float((size > 0).double().mean()), shrink=False)
 
 
-def _budget(sizes: Tensor) -> float:
-    """The sum of the radii of all blocks at a density of one."""
+def _budget(sizes: Tensor, target: float) -> float:
+    """The sum of the radii of all blocks at a density of one.
+
+    Where less than a half has to leave, there is more room: at a density of one a ball would bound nothing.
+    """
     length = torch.linalg.vector_norm(sizes, dim=1).clamp(min=USUAL)
-    return ROOM * float(length.sum()) * sizes.shape[1] ** 0.5
+    room_ = ROOM * max(1.0, 0.5 / max(1 - target, 0.01))
+    return room_ * float(length.sum()) * sizes.shape[1] ** 0.5
 
 
 def _goes_on(found: Path | None, made: Path) -> bool:
@@ -359,6 +366,8 @@ def _advance(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None:
         if step - path["every"] <= begin:
             _warn_of_unreached(layers)
         layers = list(_cut(layers, density))
+    if path["by_itself"] and path["target"] >= REGROW_BELOW and step < path["steps"]:
+        layers = list(_returned(layers, density))
     for layer in layers:
         layer.group["path"]["density"] = density
         if not layer.unit.set.all_free or (step > begin and _enter(layer, last=done == 1)):
@@ -385,7 +394,7 @@ def _enter(layer: _Layer, *, last: bool) -> bool:
     group, sizes = layer.group, layer.sizes
     if not (last or bool(sizes.any())):
         return False
-    group["path"]["budget"] = _budget(sizes)
+    group["path"]["budget"] = _budget(sizes, group["path"]["target"])
     group["set"] = group["set"].with_radius(group["path"]["budget"] / len(sizes))
     for p in layer.unit.params:
         state = layer.optimizer.state.get(p, {})
@@ -412,6 +421,40 @@ def _cut(layers: Sequence[_Layer], density: float) -> Iterator[_Layer]:
         gone = int((score <= threshold).sum())
         keep = _largest(size.flatten(), values, len(values) - gone) if gone else size.flatten() > 0
         yield layer._replace(x=layer.unit.set.keep_atoms(layer.x, keep.view(size.shape)))
+
+
+def _returned(layers: Sequence[_Layer], density: float) -> Iterator[_Layer]:
+    """The layers with edges back that in-face steps left at zero, as many as the density has room for.
+
+    A step in a face changes no sign: what crosses zero stays there. Those that are pulled most, relative to their layer,
+    go on to the side that they are pulled to.
+    """
+    sizes = [layer.sizes for layer in layers]
+    missing = room(density, sum(size.numel() for size in sizes)) - sum(int(size.count_nonzero()) for size in sizes)
+    pulls = [_pull(layer) for layer in layers]
+    strengths = [torch.where(size > 0, 0, pull.abs()) for size, pull in zip(sizes, pulls, strict=True)]
+    places = torch.cat([strength.flatten() for strength in strengths])
+    chosen = torch.zeros_like(places, dtype=torch.bool)
+    if missing > 0:
+        chosen[places.topk(min(missing, len(places))).indices] = True
+    parts = (chosen & (places > 0)).split([size.numel() for size in sizes])
+    for layer, size, pull, part in zip(layers, sizes, pulls, parts, strict=True):
+        small = RETURN * size.sum() / size.count_nonzero().clamp(min=1)
+        new = torch.where(part.view(size.shape), pull.sign() * small, 0).view(layer.x.shape).to(layer.x.dtype)
+        yield layer._replace(x=layer.x + new)
+
+
+def _pull(layer: _Layer) -> Tensor:
+    """Where the averaged gradient of each edge pulls it, relative to the layer; 0 if nothing is known."""
+    states, params = [layer.optimizer.state.get(p, {}) for p in layer.unit.params], layer.unit.params
+    found = [state.get("momentum_buffer", p.grad) for state, p in zip(states, params, strict=True)]
+    if layer.unit.set.all_free or any(g is None for g in found):
+        return torch.zeros_like(layer.sizes)
+    g = layer.unit.blocks([computable(g) for g in found]).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    g = g.view(layer.sizes.shape).to(layer.sizes.dtype)
+    return (g if layer.group["maximize"] and "momentum_buffer" not in states[0] else -g) / g.abs().mean().clamp(
+        min=1e-30
+    )
 
 
 def _is_reached(layer: _Layer) -> bool:
