@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.nn.utils import parametrizations, prune
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR, ReduceLROnPlateau
 
 import inface
@@ -681,6 +682,89 @@ def test_conv1d_of_transformers_becomes_sparse_per_output():
     losses = train(model, batch, opt, 150)
     assert_sparse(opt, 0.2)
     assert losses[-1] < 0.7 * losses[0]
+
+
+NORMALISED = {
+    "weight norm": (parametrizations.weight_norm, ["original1"]),
+    "weight norm of the whole": (partial(parametrizations.weight_norm, dim=None), ["original1"]),
+    "older weight norm": (torch.nn.utils.weight_norm, ["weight_v"]),
+    "spectral norm": (parametrizations.spectral_norm, ["original"]),
+    "older spectral norm": (torch.nn.utils.spectral_norm, ["weight_orig"]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
+@pytest.mark.parametrize("density", [0.12, {"*.weight": 0.12}])
+@pytest.mark.parametrize("kind", NORMALISED)
+def test_a_normalised_weight_becomes_sparse_through_the_parameter_behind_it(kind, density):
+    normalise, names = NORMALISED[kind]
+    torch.manual_seed(0)
+    up = nn.Sequential(normalise(nn.ConvTranspose2d(2, 16, 2)), nn.ReLU(), normalise(nn.Conv2d(16, 16, 3)), nn.ReLU())
+    model, batch = nn.Sequential(*up, nn.Flatten(), normalise(nn.Linear(16 * 25, 3))), images(48)
+    opt = inface.sparse_optimizer(model, density=density, lr=0.03, steps=150)
+    assert [group["param_names"][0].split(".")[-1] for group in opt.param_groups if group["set"]] == 3 * names
+    losses = train(model, batch, opt, 150)
+    assert_sparse(opt, 0.12)
+    weights = [model[i].weight for i in (0, 2, 5)]
+    assert sum(int(p.count_nonzero()) for p in weights) <= 0.12 * sum(p.numel() for p in weights)
+    assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
+@pytest.mark.parametrize("kind", NORMALISED)
+def test_normalised_recurrent_weights_become_sparse(kind):
+    normalise, names = NORMALISED[kind]
+    torch.manual_seed(0)
+    model, batch = Recurrent(), sequences(48)
+    normalise(model.lstm, "weight_hh_l0")
+    opt = inface.sparse_optimizer(model, density=0.15, lr=0.1, steps=STEPS)
+    found = [group["param_names"][0] for group in opt.param_groups if group["set"] is not None]
+    assert sorted(name.split(".")[-1].replace("weight_hh_l0", "weight") for name in found) == sorted(
+        ["weight_ih_l0", *names, "weight"]
+    )
+    train(model, batch, opt)
+    assert_sparse(opt, 0.15)
+
+
+def test_every_node_of_a_normalised_layer_keeps_a_weight_at_every_step():
+    torch.manual_seed(0)
+    model, batch = (
+        nn.Sequential(nn.Linear(10, 32), nn.ReLU(), parametrizations.weight_norm(nn.Linear(32, 16))),
+        points(48),
+    )
+    model.append(nn.ReLU()).append(nn.Linear(16, 3))
+    opt = inface.sparse_optimizer(model, density=0.05, lr=0.1, steps=STEPS)
+    for _ in range(STEPS + 20):
+        train(model, batch, opt, 1)
+        assert model[2].parametrizations.weight.original1.any(1).all()
+        assert torch.isfinite(model[2].weight).all()
+    assert_sparse(opt, 0.05)
+    with pytest.raises(ValueError, match=r"a weight to each of 18 layers \(16 of them the nodes of normalised ones\)"):
+        inface.sparse_optimizer(model, density=0.02, lr=0.1, steps=STEPS)
+
+
+def orthogonal():
+    model = mlp()
+    parametrizations.orthogonal(model[2])
+    return model
+
+
+def pruned():
+    model = mlp()
+    prune.l1_unstructured(model[2], "weight", 0.5)
+    return model
+
+
+@pytest.mark.parametrize("build", [orthogonal, pruned])
+def test_a_weight_whose_zeros_are_not_those_of_a_parameter_is_named(build):
+    model = build()
+    with pytest.warns(UserWarning, match=r"sparse_optimizer: 2.weight is computed from other .* stays dense") as told:
+        opt = inface.sparse_optimizer(model, density=0.2, lr=0.1, steps=STEPS)
+    assert len(told) == 1
+    assert len(layers(opt)) == 2
+    for wrong in ("2.*", "2.weight"):
+        with pytest.raises(ValueError, match=r"2\.weight is computed from other parameters"):
+            inface.sparse_optimizer(model, density={wrong: 0.2}, lr=0.1, steps=STEPS)
 
 
 @pytest.mark.parametrize("density", [1.0, 1, {"*": 1.0}])

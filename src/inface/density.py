@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
@@ -23,12 +24,12 @@ from torch.optim import Optimizer
 
 from .descent import momentum_weight
 from .registry import constrain
-from .sets.base import computable, wide
+from .sets.base import computable, spread, wide
 from .state import unit_weights, write
 from .units import Unit, names_of, units
 from .warning import warn
 
-__all__ = ["DensityScheduler", "Path", "advance", "attach", "regrows", "room", "warm_up"]
+__all__ = ["DensityScheduler", "Path", "advance", "attach", "keeping_blocks", "regrows", "room", "warm_up"]
 
 BEGIN, END = 0.1, 0.8
 
@@ -63,6 +64,7 @@ class Path(TypedDict):
         density: the density now.
         budget: the sum of the radii of all blocks at a density of one.
         by_itself: whether the optimizer advances the path with every step, or a scheduler does.
+        every_block: whether each block keeps an atom at least.
     """
 
     step: int
@@ -76,6 +78,7 @@ class Path(TypedDict):
     density: float
     budget: float
     by_itself: bool
+    every_block: bool
 
 
 class DensityScheduler:
@@ -201,6 +204,7 @@ def attach(
     end: float = END,
     every: int | None = None,
     by_itself: bool,
+    every_block: Sequence[bool] | None = None,
 ) -> None:
     """Put groups on a path to the densities of their sets, from the densities and the lengths that their weights have.
 
@@ -211,7 +215,7 @@ def attach(
     layers = [_layer(optimizer, group) for group in groups]
     sizes = [layer.sizes for layer in layers]
     made: list[Path] = []
-    for pool, group in zip(pools, groups, strict=True):
+    for pool, group, whole in zip(pools, groups, every_block or [False] * len(groups), strict=True):
         own = [size for size, other in zip(sizes, pools, strict=True) if other == pool]
         total = sum(size.numel() for size in own)
         if room(group["set"].density, total) < len(own):
@@ -234,6 +238,7 @@ def attach(
                 density=start,
                 budget=0.0,
                 by_itself=by_itself,
+                every_block=whole,
             )
         )
     for group, layer, size, path in zip(groups, layers, sizes, made, strict=True):
@@ -407,20 +412,50 @@ def _enter(layer: _Layer, *, last: bool) -> bool:
 def _cut(layers: Sequence[_Layer], density: float) -> Iterator[_Layer]:
     """The layers with the atoms of the highest scores alone: at most this share of all."""
     sizes = [layer.sizes for layer in layers]
-    ordered = [_ordered(size.flatten()) for size in sizes]
-    scores = [
-        _lamp(values) if _is_reached(layer) else _first_to_go(_lamp(values))
-        for layer, values in zip(layers, ordered, strict=True)
-    ]
-    surplus = sum(score.numel() for score in scores) - room(density, sum(size.numel() for size in sizes))
+    safe = [_safe(layer, size) for layer, size in zip(layers, sizes, strict=True)]
+    ordered = [_ordered(torch.where(stays, 0, size).flatten()) for size, stays in zip(sizes, safe, strict=True)]
+    scores = []
+    for layer, size, stays, values in zip(layers, sizes, safe, ordered, strict=True):
+        found = _lamp(values, size[stays])
+        scores.append(found if _is_reached(layer) else _first_to_go(found))
+    kept = sum(int(stays.sum()) for stays in safe)
+    surplus = sum(score.numel() for score in scores) - (room(density, sum(size.numel() for size in sizes)) - kept)
     if surplus <= 0:
         yield from layers
         return
     threshold = torch.cat(scores).kthvalue(surplus).values
-    for layer, size, values, score in zip(layers, sizes, ordered, scores, strict=True):
+    for layer, size, stays, values, score in zip(layers, sizes, safe, ordered, scores, strict=True):
         gone = int((score <= threshold).sum())
-        keep = _largest(size.flatten(), values, len(values) - gone) if gone else size.flatten() > 0
-        yield layer._replace(x=layer.unit.set.keep_atoms(layer.x, keep.view(size.shape)))
+        keep = size > 0
+        if gone:
+            keep = _largest(torch.where(stays, 0, size).flatten(), values, len(values) - gone).view(size.shape) | stays
+        yield layer._replace(x=layer.unit.set.keep_atoms(layer.x, keep))
+
+
+def _safe(layer: _Layer, sizes: Tensor) -> Tensor:
+    """The atoms that no cut takes: the largest of each block, where every block has to keep one."""
+    stays = torch.zeros_like(sizes, dtype=torch.bool)
+    if layer.group["path"]["every_block"]:
+        stays.scatter_(1, sizes.argmax(1, keepdim=True), value=True)
+    return stays
+
+
+@contextmanager
+def keeping_blocks(
+    group: dict[str, Any], found: Sequence[Unit], states: Mapping[Tensor, dict[str, Any]]
+) -> Iterator[None]:
+    """Within it, blocks that must keep an atom do not vanish: a step that would leave them none is not taken."""
+    if group["path"] is None or not group["path"]["every_block"]:
+        yield
+        return
+    before = [unit.blocks(unit_weights(unit, [states[p] for p in unit.params])).clone() for unit in found]
+    yield
+    for unit, old in zip(found, before, strict=True):
+        own = [states[p] for p in unit.params]
+        x = unit.blocks(unit_weights(unit, own))
+        gone = ~x.flatten(1).any(1)
+        if bool(gone.any()):
+            write(unit, own, unit.tensors(torch.where(spread(gone, x), old, x)))
 
 
 def _returned(layers: Sequence[_Layer], density: float) -> Iterator[_Layer]:
@@ -479,10 +514,13 @@ def _ordered(sizes: Tensor) -> Tensor:
     return sizes[sizes > 0].sort().values
 
 
-def _lamp(ordered: Tensor) -> Tensor:
-    """The LAMP scores of sizes in rising order: they rise too."""
+def _lamp(ordered: Tensor, others: Tensor) -> Tensor:
+    """The LAMP scores of sizes in rising order, in a layer that has others, which stay: they rise too."""
     squares = ordered.to(wide(ordered)).square()
-    return squares / squares.flip(0).cumsum(0).flip(0).clamp(min=torch.finfo(squares.dtype).tiny)
+    larger = squares.flip(0).cumsum(0).flip(0)
+    if others.numel():
+        larger = larger + others.to(larger.dtype).square().sum()
+    return squares / larger.clamp(min=torch.finfo(squares.dtype).tiny)
 
 
 def _largest(sizes: Tensor, ordered: Tensor, count: int) -> Tensor:

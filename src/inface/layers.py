@@ -5,18 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from numbers import Real
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from .warning import warn
 
 __all__ = ["Layer", "chosen_layers", "pools"]
 
 
 class Layer(NamedTuple):
-    """A parameter that can become sparse, and what its nodes are."""
+    """A parameter that can become sparse.
+
+    Attributes:
+        param: the parameter.
+        per: what its nodes are.
+        every_node: whether each node has to keep a weight: weight normalisation divides by their lengths.
+        weight: the name of the weight that is computed from it, where that is another one.
+    """
 
     param: Tensor
     per: Literal["output", "input"]
+    every_node: bool = False
+    weight: str | None = None
 
 
 Layers = dict[str, Layer]
@@ -39,16 +53,27 @@ def chosen_layers(model: nn.Module) -> Layers:
     >>> list(chosen_layers(model))
     ['2.weight', '3.weight_ih_l0', '3.weight_hh_l0']
     """
+    return _found(model)[0]
+
+
+def _found(model: nn.Module) -> tuple[Layers, list[str]]:
+    """The usual layers by name, and the weights that would be among them but are computed in another way."""
     dense = {id(p) for module in model.modules() if isinstance(module, DENSE) for p in module.parameters(recurse=False)}
     names = {id(p): name for name, p in model.named_parameters()}
     found: Layers = {}
-    for module in model.modules():
-        for layer in _weights(module):
+    unknown = []
+    for path, module in model.named_modules():
+        for attribute, per in _weights(module):
+            weight = f"{path}.{attribute}" if path else attribute
+            layer = _parameter_behind(module, attribute, per)
+            if layer is None:
+                unknown.append(weight)
+                continue
             p = layer.param
             if id(p) in names and id(p) not in dense and p.requires_grad and _has_shape(p):
-                found.setdefault(names[id(p)], layer)
+                found.setdefault(names[id(p)], layer._replace(weight=weight))
     order = list(names.values())
-    return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0]))), unknown
 
 
 def pools(
@@ -76,18 +101,58 @@ def pools(
     return {"": (share, members)} if share < 1 else {}
 
 
-def _weights(module: nn.Module) -> Iterator[Layer]:
-    """The weights of a layer that are sums over inputs, of two dimensions or more."""
+def _weights(module: nn.Module) -> Iterator[tuple[str, Literal["output", "input"]]]:
+    """The attributes of a layer that are sums over inputs, of two dimensions or more."""
     if isinstance(module, SUMS):
-        yield Layer(module.weight, "output")
+        yield "weight", "output"
     elif isinstance(module, TRANSPOSED):
-        yield Layer(module.weight, "input" if module.groups == 1 else "output")
+        yield "weight", "input" if module.groups == 1 else "output"
     elif isinstance(weight := getattr(module, "weight", None), Tensor) and _is_conv1d_of_transformers(module, weight):
-        yield Layer(weight, "input")
+        yield "weight", "input"
     elif isinstance(module, SEVERAL):
-        for p in module.parameters(recurse=False):
+        for name in _computed(module):
+            p = getattr(module, name)
             if p.ndim >= 2 and (p.shape[0] > 1 or not isinstance(module, nn.MultiheadAttention)):
-                yield Layer(p, "output")
+                yield name, "output"
+
+
+def _computed(module: nn.Module) -> list[str]:
+    """The attributes that a layer computes with: its parameters, or what others are made of under these names."""
+    own = [name for name, _ in module.named_parameters(recurse=False)]
+    hooks = [getattr(hook, "name", None) for hook in module._forward_pre_hooks.values()]  # noqa: SLF001 - as below
+    rewritten = [name for name in hooks if isinstance(name, str) and hasattr(module, name)]
+    behind = {f"{name}_{end}" for name in rewritten for end in ("g", "v", "orig")}
+    names = [*(name for name in own if name not in behind), *getattr(module, "parametrizations", ()), *rewritten]
+    return list(dict.fromkeys(names))
+
+
+def _parameter_behind(module: nn.Module, attribute: str, per: Literal["output", "input"]) -> Layer | None:
+    """The parameter whose zeros are those of a weight; None if there is none.
+
+    It is the weight itself, or what weight normalisation and spectral normalisation rescale.
+    """
+    own = dict(module.named_parameters(recurse=False))
+    if attribute in own:
+        return Layer(own[attribute], per)
+    if parametrize.is_parametrized(module, attribute):
+        steps: Any = module.parametrizations[attribute]  # type: ignore[index]
+        kind = type(steps[0]).__name__ if len(steps) == 1 else ""
+        if kind == "_SpectralNorm":
+            return Layer(steps.original, per)
+        return _normalised(steps.original1, steps[0].dim, per) if kind == "_WeightNorm" else None
+    for hook in module._forward_pre_hooks.values():  # noqa: SLF001 - torch's older functions
+        if getattr(hook, "name", None) == attribute and type(hook) is WeightNorm:
+            return _normalised(own[f"{attribute}_v"], hook.dim, per)
+        if getattr(hook, "name", None) == attribute and type(hook) is SpectralNorm:
+            return Layer(own[f"{attribute}_orig"], per)
+    return None
+
+
+def _normalised(direction: Tensor, dim: int, per: Literal["output", "input"]) -> Layer | None:
+    """What weight normalisation divides by its lengths: of the whole (-1), or along a dimension, whose nodes must stay."""
+    if dim == -1:
+        return Layer(direction, per)
+    return Layer(direction, "input" if dim else "output", every_node=True) if dim in (0, 1) else None
 
 
 def _is_conv1d_of_transformers(module: nn.Module, weight: Tensor) -> bool:
@@ -105,7 +170,8 @@ class _Names:
     """The parameters of a model under all of their names."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.usual = chosen_layers(model)
+        self.usual, unknown = _found(model)
+        self.unknown = [_unwrapped(model, name) for name in unknown]
         self.all: Layers = {
             name: self.usual.get(name, Layer(p, "output"))
             for name, p in model.named_parameters()
@@ -116,18 +182,31 @@ class _Names:
         for name, p in model.named_parameters(remove_duplicate=False):
             if id(p) in own:
                 self.called[own[id(p)]] |= {name, _unwrapped(model, name)}
+        for name, layer in self.usual.items():
+            if layer.weight is not None:
+                self.called[name] |= {layer.weight, _unwrapped(model, layer.weight)}
 
     def matching(self, pattern: str) -> Layers:
         """The parameters that a pattern means: one by its very name, or of the usual ones all that match."""
         for name, layer in self.all.items():
             if pattern in self.called[name]:
                 return {name: layer}
-        found = self._matching(pattern, self.usual) or self._matching(pattern, self.all)
+        found = self._matching(pattern, self.usual)
+        unknown = [name for name in self.unknown if fnmatchcase(name, pattern)]
+        if unknown and found:
+            warn(f"sparse_optimizer: {self._said_of(unknown)}; it stays dense")
+        elif unknown:
+            raise ValueError(f"sparse_optimizer: {self._said_of(unknown)}; wanted an ordinary parameter")
+        found = found or self._matching(pattern, self.all)
         if not found:
             raise ValueError(
                 f'sparse_optimizer: pattern "{pattern}" matches none of the layers {", ".join(self.usual) or "(none)"}'
             )
         return found
+
+    def _said_of(self, unknown: list[str]) -> str:
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        return f"{', '.join(unknown[:3])}{more} is computed from other parameters, whose zeros are not its own"
 
     def _matching(self, pattern: str, layers: Layers) -> Layers:
         return {

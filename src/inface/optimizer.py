@@ -14,7 +14,7 @@ from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiab
 
 from .adaptive import Betas
 from .checks import check_gradients, check_group
-from .density import advance, regrows
+from .density import advance, keeping_blocks, regrows
 from .descent import free_step, gradient, is_zero, now, scalar
 from .directions import all_blocks, custom_directions, only, only_of
 from .free import Norm
@@ -379,7 +379,7 @@ class FrankWolfe(Optimizer):
             return
         state, size = self.state[units_[0].params[0]], StepSize(scalar(group["lr"]))
         first = state["phase"] == 0
-        with preconditioned(group, self.state):
+        with keeping_blocks(group, units_, self.state), preconditioned(group, self.state):
             if group["relative"] is not None:
                 size = self._relative_size(group, units_[0])
             left = units_

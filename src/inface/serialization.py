@@ -22,6 +22,7 @@ __all__ = ["adopting", "beside", "check_state", "restored_group", "to_plain_data
 
 # What options were before there were any: states that are older do not name them.
 OLDER = {"in_face_steps": 1, "relative": None, "dampening": None, "precondition": False, "path": None}
+OLDER_PATH = {"every_block": False}
 
 
 def to_plain_data(_: Optimizer, data: dict[str, Any]) -> None:
@@ -97,6 +98,8 @@ def _shown(value: object) -> str:
 def restored_group(index: int, live: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
     """A saved group with its set, and its function where it had one."""
     group = {**OLDER, **saved, "set": _restored_set(index, live, saved)}
+    if isinstance(group["path"], dict):
+        group["path"] = {**OLDER_PATH, **group["path"]}
     if group.get("in_face") == "custom":
         if not callable(live["in_face"]):
             raise ValueError(

@@ -63,6 +63,8 @@ def sparse_optimizer(
         layers: names or patterns of the parameters to make sparse. By default the weights of linear layers, convolutions,
             attention projections and recurrent layers. Embeddings, norms and biases stay dense. Names are those of the
             model before ``torch.compile`` or a parallel wrapper, or with what these put before them.
+            A weight with weight or spectral normalisation is sparse through the parameter behind it; another weight that
+            is computed stays dense, with a warning.
         free: how all other parameters move: ``"sgd"`` with momentum, as :class:`torch.optim.SGD`, or ``"adamw"``, as
             :class:`torch.optim.AdamW`; with it the sparse layers' gradients are scaled as Adam scales them.
         momentum: of SGD, and of the sparse layers.
@@ -94,12 +96,15 @@ def sparse_optimizer(
     found = pools(model, density, layers)
     names = {name for pool in found.values() for name in pool[1]}
     groups: list[dict[str, Any]] = []
-    shared, relative = [], min(LONGEST, LONGEST * math.sqrt(float(lr) / USUAL_LR[free])) / float(lr)
+    shared, every_node = [], []
+    relative = min(LONGEST, LONGEST * math.sqrt(float(lr) / USUAL_LR[free])) / float(lr)
     for pool, (share, members) in found.items():
         _check_members(share, members)
-        for name, (p, per) in members.items():
-            groups.append({"params": [(name, p)], "set": _ball(p, per, share), "relative": relative})
+        for name, layer in members.items():
+            ball = _ball(layer.param, layer.per, share)
+            groups.append({"params": [(name, layer.param)], "set": ball, "relative": relative})
             shared.append(pool)
+            every_node.append(layer.every_node)
     rest = [(name, p) for name, p in model.named_parameters() if name not in names]
     adaptive = free == "adamw"
     opt = FrankWolfe(
@@ -117,7 +122,7 @@ def sparse_optimizer(
         precondition=adaptive,
         project=True,
     )
-    attach(opt, opt.param_groups[: len(groups)], shared, steps=steps, by_itself=True)
+    attach(opt, opt.param_groups[: len(groups)], shared, steps=steps, by_itself=True, every_block=every_node)
     _watch(opt)
     return opt
 
@@ -163,15 +168,18 @@ def _check_parameters(model: nn.Module) -> None:
 
 def _check_members(density: float, members: Layers) -> None:
     """Raise a ValueError if parameters cannot become sparse, or if there is not a weight for each."""
-    for name, (p, _) in members.items():
-        if not p.requires_grad:
+    for name, layer in members.items():
+        if not layer.param.requires_grad:
             raise ValueError(f'sparse_optimizer: parameter "{name}" is frozen, wanted requires_grad=True')
-        if not bool(torch.isfinite(p.detach()).all()):
+        if not bool(torch.isfinite(layer.param.detach()).all()):
             raise ValueError(f'sparse_optimizer: parameter "{name}" is not finite; wanted weights to start from')
-    total = sum(p.numel() for p, _ in members.values())
-    if room(density, total) < len(members):
+    total = sum(layer.param.numel() for layer in members.values())
+    nodes = sum(layer.param.shape[layer.per == "input"] for layer in members.values() if layer.every_node)
+    needed = nodes + sum(not layer.every_node for layer in members.values())
+    if room(density, total) < needed:
+        wanted = f" ({nodes} of them the nodes of normalised ones)" if nodes else ""
         raise ValueError(
-            f"sparse_optimizer: density must leave a weight to each of {len(members)} layers, got {density!r}, which leaves "
+            f"sparse_optimizer: density must leave a weight to each of {needed} layers{wanted}, got {density!r}, which leaves "
             f"{room(density, total)} of {total} ({', '.join([*members][:3])}{', ...' if len(members) > 3 else ''})"
         )
 
