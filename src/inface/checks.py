@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .density import Path
+from .dtensors import is_sharded, whole
 from .free import Norm
 from .kernels import available, fits
 from .sets import Set, blocks
@@ -44,11 +45,13 @@ def check_group(group: dict[str, Any], index: int) -> None:
             raise ValueError(f"FrankWolfe: {where} has layout {p.layout}, wanted a dense tensor")
         if set_ is not None and p.numel():
             set_.check(p.shape, f'parameter "{name}"' if "param_names" in group else name)
-            if type(p).__module__.startswith("torch.distributed"):
+            if p.is_meta:
                 raise ValueError(
-                    f"FrankWolfe: {where} is a {type(p).__name__}, wanted an ordinary tensor: sharded parameters cannot be "
-                    f"constrained yet; give its group set=None"
+                    f"FrankWolfe: {where} is on the meta device, wanted weights to start from in its {set_!r} "
+                    f"(model.to_empty, then an initialisation or a checkpoint)"
                 )
+        if is_sharded(p):
+            _check_sharded(group, p, where)
     for unit in units(group, index) if set_ is not None else ():
         _check_unit(group, unit)
 
@@ -155,6 +158,13 @@ def _check_adaptive(betas: object, eps: object) -> None:
         raise ValueError(f"FrankWolfe: eps must be >= 0 and finite, got {eps!r}")
 
 
+def _check_sharded(group: dict[str, Any], p: Any, where: str) -> None:
+    if group["differentiable"]:
+        raise ValueError(f"FrankWolfe: {where} is a DTensor, which does not go with differentiable=True")
+    if any(placement.is_partial() for placement in p.placements):
+        raise ValueError(f"FrankWolfe: {where} has placements {p.placements}, wanted Shard and Replicate alone")
+
+
 def _check_unit(group: dict[str, Any], unit: Unit) -> None:
     set_, where, own = unit.set, unit.where, group["set"]
     if len({(p.dtype, p.device) for p in unit.params}) > 1:
@@ -175,10 +185,10 @@ def _check_unit(group: dict[str, Any], unit: Unit) -> None:
             f"FrankWolfe: {type(set_).__name__} projects onto no faces (it has no block_face_project), got "
             f"in_face='projected' for {where}; wanted 'away', 'frank-wolfe' or 'pairwise'"
         )
+    unit = unit._replace(params=[whole(p) for p in unit.params])  # so that all processes find the same
     if group["fused"]:
         _check_fused(group, unit)
-    values = [p.detach() for p in unit.params]
-    x = unit.blocks(values)
+    x = unit.blocks(unit.params)
     infinite = ~torch.isfinite(x).flatten(1).all(1)
     if set_.free is not None:
         infinite &= ~set_.free.to(x.device)

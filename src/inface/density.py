@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .descent import momentum_weight
+from .dtensors import is_sharded, keep, whole
 from .registry import constrain
 from .sets.base import computable, spread, wide
 from .state import unit_weights, write
@@ -333,11 +334,12 @@ def abandon(optimizer: Optimizer) -> None:
 
 
 class _Layer(NamedTuple):
-    """The weights of a group on a path."""
+    """The weights of a group on a path; of what several processes hold, all of them, on each."""
 
     optimizer: Optimizer
     group: dict[str, Any]
     unit: Unit
+    states: list[dict[str, Any]]
     x: Tensor
 
     @property
@@ -348,7 +350,11 @@ class _Layer(NamedTuple):
 def _layer(optimizer: Optimizer, group: dict[str, Any]) -> _Layer:
     (unit,) = units(group, 0)
     states = [optimizer.state.get(p, {}) for p in unit.params]  # an empty state would look like one that was begun
-    return _Layer(optimizer, group, unit, unit.blocks([computable(x.detach()) for x in unit_weights(unit, states)]))
+    if any(is_sharded(p) for p in unit.params):
+        unit = unit._replace(params=[whole(p) for p in unit.params])
+        states = [{"master": whole(state["master"])} if "master" in state else {} for state in states]
+    x = unit.blocks([computable(x.detach()) for x in unit_weights(unit, states)])
+    return _Layer(optimizer, group, unit, states, x)
 
 
 @torch.no_grad()
@@ -401,7 +407,7 @@ def _enter(layer: _Layer, *, last: bool) -> bool:
         return False
     group["path"]["budget"] = _budget(sizes, group["path"]["target"])
     group["set"] = group["set"].with_radius(group["path"]["budget"] / len(sizes))
-    for p in layer.unit.params:
+    for p in group["params"]:
         state = layer.optimizer.state.get(p, {})
         state.pop("exp_avg", None)
         if state.get("momentum_buffer") is not None:
@@ -551,7 +557,13 @@ def _share(layer: _Layer, density: float, *, shrink: bool = True) -> None:
         group["set"] = group["set"].with_radius(radii if len(radii) > 1 else float(radii[0]))
         for p in group["params"]:
             constrain(p, group["set"])
-        (unit,) = units(group, 0)
+        (fresh,) = units(group, 0)
+        unit = fresh._replace(params=unit.params)
     if shrink:
         x = layer.x * scale if total > 0 and scale < 1 else layer.x
-        write(unit, [layer.optimizer.state.get(p, {}) for p in unit.params], unit.tensors(x))
+        write(unit, layer.states, unit.tensors(x))
+        for p, own, state in zip((p for p in group["params"] if p.numel()), unit.params, layer.states, strict=True):
+            if is_sharded(p):
+                keep(p, own)
+                if "master" in state:
+                    keep(layer.optimizer.state[p]["master"], state["master"])

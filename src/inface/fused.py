@@ -141,9 +141,9 @@ class Fused:
                 if unit.params[0] is p:
                     layers.lrs[i] = None
 
-    def counts(self) -> list[Tensor]:
-        """What the blocks of each group did."""
-        return [layers.table.counts for layers in self._layers.values()]
+    def counts(self, index: int | None = None) -> list[Tensor]:
+        """What the blocks of each group did, or of one."""
+        return [layers.table.counts for i, layers in self._layers.items() if index in (None, i)]
 
     def _of(self, index: int, group: dict[str, Any]) -> Layers | None:
         """The layers of a group; None if the kernels do not know its set, or are not there."""

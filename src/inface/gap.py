@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .adaptive import Moments, scales, weighted_square
+from .dtensors import is_sharded, whole
 from .free import dual_square
 from .sets import Set
 from .sets.base import computable
@@ -24,6 +25,10 @@ __all__ = [
     "BlockGaps", "FreeNorm", "ModifiedGap", "block_gaps", "combine", "convex_bound", "learning_rate", "modified_gap",
     "step_rate",
 ]  # fmt: skip
+
+
+# What is kept of a parameter's moments.
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,8 @@ def modified_gap(
         model: the network, in the mode (train or eval) that it is to be measured in; its buffers and gradients are left
             as they were.
         loss: ``loss(model(inputs), target)``, a mean over the batch.
-        batches: pairs ``(inputs, target)``, together the data set; they may differ in size.
+        batches: pairs ``(inputs, target)``, together the data set; they may differ in size. Under data parallel training
+            every process has its share: as many batches as the others, of the same sizes.
         optimizer: says which parameters are constrained to what, and with which learning rates. Under
             ``norm="adaptive"`` the norm is the one that its last step has left; before the first one it is the one that a
             step with this gradient would make. Gradients of constrained parameters are taken as they are, also where
@@ -124,17 +130,19 @@ def modified_gap(
     constrained, free = [], []
     for index, group in enumerate(optimizer.param_groups):
         moving = [p for p in group["params"] if p in gradients]
-        parts = [free_part(group["set"], gradients[p]) for p in moving]
-        descending = [h for h in parts if h is not None]
+        descending = []
+        if group["set"] is None or group["set"].free is not None:
+            parts = [free_part(group["set"], whole(gradients[p])) for p in moving]
+            descending = [h for h in parts if h is not None]
         if descending and group["norm"] == "adaptive":
             free.append(FreeNorm(_adaptive_square(optimizer, group, moving, descending), group["lr"]))
         elif descending:
             free.append(FreeNorm(dual_square(descending, group["norm"]), group["lr"]))
         for unit in units(group, index) if group["set"] is not None else ():
-            known = [gradients.get(p) for p in unit.params]
-            if unit.set.all_free or all(g is None for g in known):
+            if unit.set.all_free or not any(p in gradients for p in unit.params):
                 continue
-            values = [computable(p.detach()) for p in unit.params]
+            known = [whole(gradients[p]) if p in gradients else None for p in unit.params]
+            values = [computable(whole(p)) for p in unit.params]
             g = unit.blocks([torch.zeros_like(x) if h is None else h for x, h in zip(values, known, strict=True)])
             gaps = block_gaps(unit.set, unit.blocks(values), -g if group["maximize"] else g)
             own = [names.get(id(p)) for p in unit.params]
@@ -235,7 +243,7 @@ def _adaptive_square(
     """The square of the dual norm of a free gradient in the norm of the moments that the optimizer has."""
     moments = []
     for p, h in zip(params, grads, strict=True):
-        state = optimizer.state.get(p, {})
+        state = {key: whole(value) for key, value in optimizer.state.get(p, {}).items() if key in MOMENTS}
         started = "step" in state and bool(state["step"] > 0)
         fresh = Moments(h, (1 - group["betas"][1]) * h.square(), torch.ones((), device="cpu"))
         moments.append(moments_of(group["set"], state) if started else fresh)
@@ -290,17 +298,28 @@ def _full_gradient(
     """The gradient of the mean loss over all batches, in at least float32."""
     totals = [torch.zeros_like(computable(p.detach())) for p in params]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    # Of parameters that FSDP gathers for a forward pass, autograd knows others: their gradients come by backward() alone.
+    kept = {p: p.grad for p in (*model.parameters(), *params)} if any(is_sharded(p) for p in params) else {}
     seen = 0
     try:
         with torch.enable_grad():
             for inputs, target in batches:
                 size = len(target)
-                gradients = torch.autograd.grad(loss(model(inputs), target), params, allow_unused=True)
+                gradients: Sequence[Tensor | None]
+                if kept:
+                    for p in kept:
+                        p.grad = None
+                    loss(model(inputs), target).backward()
+                    gradients = [p.grad for p in params]
+                else:
+                    gradients = torch.autograd.grad(loss(model(inputs), target), params, allow_unused=True)
                 for total, gradient in zip(totals, gradients, strict=True):
                     if gradient is not None:
                         total.add_(gradient, alpha=size)
                 seen += size
     finally:
+        for p, g in kept.items():
+            p.grad = g
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(buffers[name])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .dtensors import agree, as_first, is_sharded, keep, whole
 from .sets import Set
 from .sets.base import computable, spread
 from .state import rounded
@@ -51,7 +52,8 @@ def graph_init_(
     Args:
         model: the network, with ``groups``; or an optimizer, which knows its groups.
         groups: what :func:`inface.param_groups` returned, or an optimizer.
-        generator: a CPU generator, for reproducibility on any device.
+        generator: a CPU generator, for reproducibility on any device. Processes that hold sharded parameters together all
+            draw as the first of them does.
         edges: how many edges enter a node at least. With more than one, half of them are of each sign (of an odd number
             one more of a random sign; in a simplex, or in layers that ``example`` shows to see no negative inputs, all are
             positive). In a convolution they are different entries of the node's filter.
@@ -94,11 +96,13 @@ def graph_init_(
     }
     for set_, members in constrained:
         _check(set_, [(name, layouts[id(p)]) for name, p in members if id(p) in layouts], edges, scale)
+    members_ = [p for _, members in constrained for _, p in members]
     positive: set[int] = set()
     if example is not None:
         if not isinstance(model, nn.Module):
             raise TypeError("graph_init_: with an example, wanted the model that it goes through")
-        positive = _behind_activations(model, example)
+        positive = _agreed(members_, _behind_activations(model, example))
+    generator = agree(members_, generator)
     with torch.no_grad(), torch.device("cpu"):  # whatever the default device is: that of the generator
         for set_, members in constrained:
             size = scale if scale is not None else ALIVE if alive and set_.has_inside else 1.0
@@ -106,8 +110,18 @@ def graph_init_(
                 patterns = [_pattern(layouts[id(p)], int(edges), generator).reshape(p.shape) for p in unit.params]
                 one_sign = [not set_.signed or id(p) in positive for p in unit.params]
                 patterns = [x.abs() if one else x for x, one in zip(patterns, one_sign, strict=True)]
-                for p, start in zip(unit.params, _scaled(unit, patterns, size), strict=True):
-                    p.copy_(start)
+                params, unit = unit.params, unit._replace(params=[whole(p) for p in unit.params])  # noqa: PLW2901
+                for p, start in zip(params, _scaled(unit, patterns, size), strict=True):
+                    keep(p, start)
+
+
+def _agreed(params: list[Tensor], positive: set[int]) -> set[int]:
+    """The parameters of layers without negative inputs, as the first process that holds them has found them."""
+    p = next((p for p in params if is_sharded(p)), None)
+    if p is None:
+        return positive
+    found = as_first(p, torch.tensor([id(own) in positive for own in params], device="cpu"))
+    return {id(own) for own, yes in zip(params, found.tolist(), strict=True) if yes}
 
 
 def _check_options(edges: int, scale: float | None, example: Any) -> None:
@@ -137,9 +151,12 @@ def _behind_activations(model: nn.Module, example: Any) -> set[int]:
     """The parameters of layers that see no negative number when the model runs on an example."""
     found: set[int] = set()
 
+    # Before anything runs: in a forward pass fully_shard puts other parameters there.
+    ids = {module: {id(p) for p in module.parameters(recurse=False)} for module in model.modules()}
+
     def look(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        own = {id(p) for p in layer.parameters(recurse=False)}
-        if all(isinstance(x, Tensor) and not bool((x < 0).any()) for x in inputs):
+        own = ids[layer]
+        if all(isinstance(x, Tensor) and not bool((whole(x) < 0).any()) for x in inputs):
             found.update(own)
         else:
             negative.update(own)

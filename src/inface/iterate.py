@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .density import regrows
+from .dtensors import agree
 from .optimizer import FrankWolfe
 
 __all__ = ["RandomIterate"]
@@ -23,6 +24,7 @@ class RandomIterate:
     Args:
         optimizer: whose parameters to follow, from where they are now.
         generator: a CPU generator; by default one of its own, so that training draws the same numbers with and without.
+            Processes that hold sharded parameters together all draw as the first of them does.
 
     >>> import torch, inface
     >>> weight = torch.nn.Parameter(torch.tensor([4.0]))
@@ -38,7 +40,8 @@ class RandomIterate:
 
     def __init__(self, optimizer: FrankWolfe, generator: torch.Generator | None = None) -> None:
         self.optimizer = optimizer
-        self.generator = torch.Generator("cpu").manual_seed(torch.initial_seed()) if generator is None else generator
+        own = torch.Generator("cpu").manual_seed(torch.initial_seed()) if generator is None else generator
+        self.generator: torch.Generator = agree(self._params(), own) or own
         self.index = 0
         self.count = 1
         self.snapshot = [p.detach().clone() for p in self._params()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
@@ -17,6 +18,7 @@ from .checks import check_gradients, check_group
 from .density import advance, keeping_blocks, regrows
 from .descent import free_step, gradient, is_zero, now, scalar
 from .directions import all_blocks, custom_directions, only, only_of
+from .dtensors import entries
 from .free import Norm
 from .fused import Fused
 from .gap import BlockGaps, FreeNorm, ModifiedGap, combine, step_rate
@@ -26,11 +28,12 @@ from .kernels import Options
 from .preparation import apart, prepare, resolve
 from .printing import shown
 from .registry import constrain
-from .relative import StepSize, keep_gap, step_size
+from .relative import StepSize, begin, keep_gap, step_size
 from .report import Report, smoothness
 from .serialization import OLDER, adopting, to_plain_data
 from .sets import Set
 from .sets.base import EXACT, InFace
+from .sharded import Shards, any_sharded
 from .state import (
     create,
     create_masters,
@@ -144,6 +147,7 @@ class FrankWolfe(Optimizer):
     """
 
     _warned: bool
+    _shards: Shards | None
     # Not in ``defaults``: OneCycleLR and CyclicLR would find them there and leave ``momentum`` alone.
     _betas: Betas = (0.9, 0.999)
 
@@ -246,17 +250,34 @@ class FrankWolfe(Optimizer):
         Args:
             closure: re-evaluates the model and returns the loss, which is then returned.
         """
-        if torch.compiler.is_compiling() and any(group["path"] is not None for group in self.param_groups):
-            return self._uncompiled_step(closure)  # every step of a path has other numbers
+        if torch.compiler.is_compiling() and any(
+            group["path"] is not None or any_sharded(group["params"]) for group in self.param_groups
+        ):
+            return self._uncompiled_step(closure)  # every step of a path has other numbers, and shards are gathered
         return self._step(closure)
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
-        loss, moved = None, []
+        loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for index, group in enumerate(self.param_groups):
             check_gradients(group, index)
+        shards = self._shards_now()
+        if shards is None:
+            moved = self._halves()
+        else:
+            moved = shards.step(self.param_groups, self.state)
+            self._outside += shards.outside()
+        advance(self, by_itself=True, moved=moved)
+        self._warn_of_outside()
+        return loss
+
+    _uncompiled_step = _disable_dynamo(_step)
+
+    def _halves(self) -> list[int]:
+        """One half of an iteration of everything that has a gradient; the numbers of the groups that moved."""
+        moved = []
         directions = self._custom_directions()
         for index, group in enumerate(self.param_groups):
             params, set_ = self._ready(index, group), group["set"]
@@ -273,11 +294,7 @@ class FrankWolfe(Optimizer):
                 state["phase"] = _next_phase(group, state["phase"])
                 if "started" in state:
                     state["started"] = True
-        advance(self, by_itself=True, moved=moved)
-        self._warn_of_outside()
-        return loss
-
-    _uncompiled_step = _disable_dynamo(_step)
+        return moved
 
     @property
     def gap(self) -> Tensor:
@@ -303,7 +320,9 @@ class FrankWolfe(Optimizer):
         (1, 1)
         """
         total = torch.zeros(2, 4, dtype=torch.long, device="cpu")
-        for counts in (*self._counts.values(), *self._fused.counts()):
+        for counts in (
+            (*self._counts.values(), *self._fused.counts()) if self._shards is None else self._shards.counts()
+        ):
             total += counts.cpu()
         (moved, clamped, skipped, outside), (inner, drop, skipped_inner, outside_inner) = total.tolist()
         found = Report(self._measured(), moved, clamped, inner, drop, skipped + skipped_inner, outside + outside_inner)
@@ -354,18 +373,11 @@ class FrankWolfe(Optimizer):
         lr, set_ = group["lr"], group["set"]
         if not isinstance(lr, Tensor) and not 0 <= lr < math.inf:
             raise ValueError(f"FrankWolfe: lr must be >= 0 and finite, got {lr!r}")
-        present = [p for p in group["params"] if p.grad is not None and p.numel()]
+        present = [p for p in group["params"] if p.grad is not None and entries(p)]
         if present and set_ is not None and set_.per == "group":
             present = [p for p in group["params"] if p.numel()]  # they are one block
         for p in present:
-            state = self.state[p]
-            averaged = group["momentum"] or group["norm"] == "adaptive"
-            if "phase" not in state or averaged or p.dtype not in EXACT or "master" in state:
-                create(state, p, group)
-            if state["phase"] > (0 if group["in_face"] is None else group["in_face_steps"]):
-                state["phase"] = 0  # of a second half that was switched off
-            if state["phase"] == 0:
-                state["phase"] = _next_phase(group, group["in_face_steps"])  # a path may have no first halves
+            _start(self.state[p], p, group)
         if set_ is not None and any(p.dtype not in EXACT for p in present):
             for unit in with_gradients(group, index):
                 create_masters(unit, [self.state[p] for p in unit.params])
@@ -391,7 +403,7 @@ class FrankWolfe(Optimizer):
                 self._constrained_step(index, group, unit, size, directions.get(unit.params[0]))
         if first and group["relative"] is not None:
             gaps = [own.blocks for own in (self._gaps.get(units_[0].params[0]),) if own is not None and left]
-            keep_gap(state, gaps[0] if gaps else self._fused.blocks(index))
+            keep_gap(state, units_[0], gaps[0] if gaps else self._fused.blocks(index))
 
     def _relative_size(self, group: dict[str, Any], unit: Unit) -> StepSize:
         states = [self.state[p] for p in unit.params]
@@ -469,25 +481,54 @@ class FrankWolfe(Optimizer):
         return found
 
     def _measured(self) -> ModifiedGap:
-        parts = []
-        for index, group in enumerate(self.param_groups):
-            if group["set"] is None:
-                continue
-            named = units(group, index)
-            frozen = is_zero(group["lr"])
-            found = self._fused.gaps(index, [unit.name for unit in named], group["gradient_bound"])
-            known = {name for part in found for name in part.parameters}
-            for unit in named:
-                own = None if unit.name in known else self._gaps.get(unit.params[0])
-                if own is not None and any(p.requires_grad for p in unit.params):
-                    gaps = {unit.name: len(own.blocks)}
-                    found.append(BlockGaps(gaps, own.blocks.clone(), own.diameter, own.lr, group["gradient_bound"]))
-            parts += [replace(part, lr=0.0) if frozen else part for part in found]  # frozen since
-        free = [
-            FreeNorm(norm.square, 0.0 if is_zero(self.param_groups[index]["lr"]) else norm.lr)
-            for index, norm in self._free.items()
-        ]
-        return combine(parts, free)
+        groups = self.param_groups
+        found: list[tuple[int, BlockGaps | FreeNorm]] = []
+        if self._shards is not None:
+            found += self._shards.parts(groups)
+        else:
+            for index, group in enumerate(groups):
+                found += [(index, part) for part in self._gaps_of(index, group)]
+            found += self._free.items()
+        frozen = [is_zero(group["lr"]) for group in groups]  # since their last step
+        parts = [replace(part, lr=0.0) if frozen[index] else part for index, part in found]
+        return combine(
+            [part for part in parts if isinstance(part, BlockGaps)],
+            [part for part in parts if isinstance(part, FreeNorm)],
+        )
+
+    def _gaps_of(self, index: int, group: dict[str, Any]) -> list[BlockGaps]:
+        """The gaps of the blocks of a group at their last first half."""
+        if group["set"] is None:
+            return []
+        named = units(group, index)
+        found = self._fused.gaps(index, [unit.name for unit in named], group["gradient_bound"])
+        known = {name for part in found for name in part.parameters}
+        for unit in named:
+            own = None if unit.name in known else self._gaps.get(unit.params[0])
+            if own is not None and any(p.requires_grad for p in unit.params):
+                gaps = {unit.name: len(own.blocks)}
+                found.append(BlockGaps(gaps, own.blocks.clone(), own.diameter, own.lr, group["gradient_bound"]))
+        return found
+
+    def _free_norm_of(self, index: int) -> FreeNorm | None:
+        """The norm of a group's free gradient at its last first half."""
+        return self._free.get(index)
+
+    def _counts_of(self, index: int, group: dict[str, Any]) -> Tensor:
+        """What the blocks of a group did, counted."""
+        found = [self._counts[p].cpu() for p in group["params"] if p in self._counts]
+        return sum([*found, *self._fused.counts(index)], torch.zeros(2, 4, dtype=torch.long, device="cpu"))
+
+    def _shards_now(self) -> Shards | None:
+        """What steps on sharded parameters; None if there are none."""
+        if not any(any_sharded(group["params"]) for group in self.param_groups):
+            self._shards = None
+        elif self._shards is None:
+            engine = object.__new__(FrankWolfe)
+            engine.param_groups, engine.state = [], defaultdict(dict)
+            engine._forget()
+            self._shards = Shards(engine)
+        return self._shards
 
     def _warn_of_outside(self) -> None:
         """Say once which parameters were found outside of their sets."""
@@ -501,6 +542,7 @@ class FrankWolfe(Optimizer):
         self._outside.clear()
 
     def _forget(self) -> None:
+        self._shards = None
         self._gaps: dict[Tensor, Gaps] = {}
         self._fused = Fused()
         self._free: dict[int, FreeNorm] = {}
@@ -520,6 +562,19 @@ def _fused_options(group: dict[str, Any]) -> Options | None:
     ):
         return None
     return Options(scalar(group["lr"]), group["gradient_bound"], group["momentum"], group["maximize"])
+
+
+def _start(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> None:
+    """Bring the state of a parameter to where the next half of an iteration begins."""
+    averaged = group["momentum"] or group["norm"] == "adaptive"
+    if "phase" not in state or averaged or p.dtype not in EXACT or "master" in state:
+        create(state, p, group)
+    if group["set"] is not None and group["relative"] is not None and is_zero(group["lr"]):
+        begin(state, p)  # there is no step that would
+    if state["phase"] > (0 if group["in_face"] is None else group["in_face_steps"]):
+        state["phase"] = 0  # of a second half that was switched off
+    if state["phase"] == 0:
+        state["phase"] = _next_phase(group, group["in_face_steps"])  # a path may have no first halves
 
 
 def _next_phase(group: dict[str, Any], phase: int) -> int:

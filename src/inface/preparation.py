@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .dtensors import keep, whole
 from .registry import constrain
 from .relative import AUTO
 from .serialization import beside
@@ -26,7 +27,7 @@ def apart(group: dict[str, Any], defaults: dict[str, Any]) -> list[dict[str, Any
         return [group]
     if known["relative"] is None and not isinstance(known["lr"], str) and known["set"].sized:
         return [group]
-    return [{**group, "params": [p]} for p in params]
+    return [{**group, "params": [p]} for p in params] or [group]  # a process may have none of them
 
 
 def resolve(group: dict[str, Any], index: int) -> None:
@@ -51,7 +52,7 @@ def resolve(group: dict[str, Any], index: int) -> None:
 
 
 def _sized(unit: Unit) -> Set:
-    own = unit.set.sized_for(unit.blocks([computable(p.detach()) for p in unit.params]))
+    own = unit.set.sized_for(unit.blocks([computable(whole(p)) for p in unit.params]))
     return own if unit.joint is None else unit.joint.with_radius(own.radius)
 
 
@@ -67,8 +68,9 @@ def prepare(group: dict[str, Any], index: int) -> None:
         constrain(p, set_)
     for unit in units(group, index) if group["project"] else ():
         with torch.no_grad():
+            params, unit = unit.params, unit._replace(params=[whole(p) for p in unit.params])  # noqa: PLW2901
             x = unit.blocks([computable(p) for p in unit.params])
-            kept = unit.tensors(spread(unit.set.inside(x), x).expand_as(x))  # bit for bit: resumed runs rely on it
+            inside = unit.tensors(spread(unit.set.inside(x), x).expand_as(x))  # bit for bit: resumed runs rely on it
             values = unit.tensors(unit.set.projected(unit.blocks(before_rounding(unit))))
-            for p, new, keep in zip(unit.params, rounded(unit, values), kept, strict=True):
-                p.copy_(torch.where(keep, p, new))
+            for p, own, old, same in zip(params, rounded(unit, values), unit.params, inside, strict=True):
+                keep(p, torch.where(same, old, own))

@@ -23,13 +23,15 @@ import torch
 from torch import Tensor
 
 from .density import warm_up
+from .dtensors import total
 from .sets.base import computable, wide
 from .units import Unit
 
-__all__ = ["AUTO", "NUMBERS", "StepSize", "keep_gap", "step_size"]
+__all__ = ["AUTO", "NUMBERS", "StepSize", "begin", "keep_gap", "step_size"]
 
 # What is kept of a parameter here: numbers, whose precision is not that of the parameter.
-NUMBERS = ("gradient_size", "gradient_norm", "recent_norm", "weight_size", "mean_gap", "implied_lr")
+MEANS = ("gradient_size", "gradient_norm", "recent_norm", "weight_size", "mean_gap")
+NUMBERS = (*MEANS, "implied_lr")
 
 # What lr="auto" stands for: the length of a step, relative to its layer.
 AUTO = 0.03
@@ -66,7 +68,7 @@ def step_size(
         length = (length.clamp(max=LONGEST) if isinstance(length, Tensor) else min(length, LONGEST)) * warm_up(
             group["path"]
         )
-    norm = _norm(g, g)
+    norm = _norm(unit, g, g)
     usual = _mean(state, "gradient_norm", norm, GRADIENT)
     recent = _mean(state, "recent_norm", norm, 1 - group["momentum"])
     surge = (
@@ -76,23 +78,39 @@ def step_size(
         period = min(LOOK, group["in_face_steps"])
         look = (state["phase"] - 1) % period == 0 or "weight_size" not in state or not _known(state["gradient_size"])
         if look or not norm.is_cpu or bool(norm > JUMP * usual):
-            _mean(state, "gradient_size", _norm(g, x), 1 - (1 - GRADIENT) ** period)
-            state["weight_size"] = _norm(x, x)
+            _mean(state, "gradient_size", _norm(unit, g, x), 1 - (1 - GRADIENT) ** period)
+            state["weight_size"] = _norm(unit, x, x)
         lr = length * state["weight_size"] / (state["gradient_size"] * surge * math.sqrt(1 - group["momentum"]))
         return StepSize(_number(torch.nan_to_num(lr, nan=0.0, posinf=0.0)))
     if "mean_gap" not in state or not _known(state["mean_gap"]):
         blocks, slopes = unit.blocks(x), unit.blocks(g)
-        keep_gap(state, unit.set.toward(blocks, slopes).slope)
+        keep_gap(state, unit, unit.set.toward(blocks, slopes).slope)
     rate = torch.nan_to_num(TOWARD * length / (state["mean_gap"] * surge), nan=0.0, posinf=0.0)
-    square = torch.as_tensor(unit.diameter(), dtype=rate.dtype, device=rate.device).square().mean()
+    square = _mean_over(unit, torch.as_tensor(unit.diameter(), dtype=rate.dtype, device=rate.device).square())
     return StepSize(_number(rate * square), _number(rate))
 
 
-def keep_gap(state: dict[str, Any], gaps: Tensor) -> None:
-    """Take the gaps of blocks into the running mean."""
+def begin(state: dict[str, Any], p: Tensor) -> None:
+    """Fill in what is missing of the running means, as unknown: a checkpoint is read into what is there."""
+    for name in MEANS:
+        if name not in state:
+            state[name] = torch.zeros((), dtype=wide(p), device=p.device)
+
+
+def keep_gap(state: dict[str, Any], unit: Unit, gaps: Tensor) -> None:
+    """Take the gaps of all blocks into the running mean."""
     finite = torch.isfinite(gaps)
-    gap = torch.where(finite, gaps, 0).clamp(min=0).sum() / finite.sum().clamp(min=1)
-    _mean(state, "mean_gap", gap, GAP)
+    gap = torch.where(finite, gaps, 0).clamp(min=0).sum()
+    gap, count = total(unit.params[0], torch.stack([gap, finite.sum().to(gap)]))
+    _mean(state, "mean_gap", gap / count.clamp(min=1), GAP)
+
+
+def _mean_over(unit: Unit, numbers: Tensor) -> Tensor:
+    """The mean of a number, or of one for each block."""
+    if not numbers.ndim:
+        return numbers
+    found, count = total(unit.params[0], torch.stack([numbers.sum(), numbers.new_tensor(numbers.numel())]))
+    return found / count
 
 
 def _mean(state: dict[str, Any], name: str, new: Tensor, part: float) -> Tensor:
@@ -111,13 +129,13 @@ def _known(mean: Tensor) -> bool:
     return torch.compiler.is_compiling() or not mean.is_cpu or bool(mean > 0)
 
 
-def _norm(tensors: Sequence[Tensor], where: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm of all tensors together, where others are not zero."""
+def _norm(unit: Unit, tensors: Sequence[Tensor], where: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm of all tensors of a unit together, where others are not zero."""
     squares = []
-    for tensor, other in zip(tensors, where, strict=True):
+    for p, tensor, other in zip(unit.params, tensors, where, strict=True):
         kept = computable(tensor.detach())
         kept = kept if tensor is other else kept * (other != 0)
-        squares.append(torch.linalg.vector_norm(kept).to(wide(kept)).square())
+        squares.append(total(p, torch.linalg.vector_norm(kept).to(wide(kept)).square()))
     return torch.stack(squares).sum().sqrt()
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .density import attach, checked_steps, room, unfinished
+from .dtensors import whole
 from .layers import Layers, chosen_layers, pools
 from .optimizer import FrankWolfe
 from .relative import LONGEST
@@ -133,7 +134,7 @@ def _ball(p: Tensor, per: Literal["output", "input"], density: float) -> L1Ball:
     A layer of zeros, as residual branches often end with, moves freely until weights leave: relative steps need a length.
     """
     dense = L1Ball(density=1.0, per=per)
-    x = dense.to_blocks(computable(p.detach()))
+    x = dense.to_blocks(computable(whole(p)))
     if not bool(x.any()):
         return L1Ball(torch.full(x.shape[:1], math.inf, dtype=x.dtype, device=x.device), per=per, density=density)
     return L1Ball(dense.sized_for(x).radius, per=per, density=density)
@@ -171,7 +172,7 @@ def _check_members(density: float, members: Layers) -> None:
     for name, layer in members.items():
         if not layer.param.requires_grad:
             raise ValueError(f'sparse_optimizer: parameter "{name}" is frozen, wanted requires_grad=True')
-        if not bool(torch.isfinite(layer.param.detach()).all()):
+        if not bool(torch.isfinite(whole(layer.param)).all()):
             raise ValueError(f'sparse_optimizer: parameter "{name}" is not finite; wanted weights to start from')
     total = sum(layer.param.numel() for layer in members.values())
     nodes = sum(layer.param.shape[layer.per == "input"] for layer in members.values() if layer.every_node)

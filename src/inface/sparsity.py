@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -11,6 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from .dtensors import keep as keep_whole
+from .dtensors import whole
 from .registry import set_of
 from .units import constrained_places
 
@@ -78,8 +81,8 @@ def nonzeros(
     if not threshold >= 0:
         raise ValueError(f"nonzeros: threshold must be >= 0, got {threshold!r}")
     chosen = _chosen(model, layers)
-    everything = [p.detach() for p in model.parameters()]
-    count, total = sum(_count(p, threshold) for p in everything), sum(p.numel() for p in everything)
+    everything = list(model.parameters())
+    count, total = sum(_count(whole(p), threshold) for p in everything), sum(p.numel() for p in everything)
     return Nonzeros(
         {name: _layer(p, threshold) for name, p in chosen.items()}, 100 * count / max(1, total), count, total
     )
@@ -91,14 +94,16 @@ def hard_threshold(
     *,
     layers: str | Iterable[str] | torch.optim.Optimizer | None = None,
     scope: Literal["layer", "global"] = "layer",
+    inplace: bool = False,
 ) -> nn.Module:
     """A copy of the network with only the largest edges of its constrained layers.
 
     Args:
-        model: the network, which is not changed.
+        model: the network, which is not changed unless ``inplace`` says so.
         keep: the part of the edges to keep, in (0, 1]; of equal ones, those of lower index.
         layers: as in :func:`nonzeros`.
         scope: ``"layer"``: this part of every layer; ``"global"``: this part of all of them together.
+        inplace: change the network itself, and return it: the way for models under ``fully_shard``, which cannot be copied.
 
     >>> import torch, inface
     >>> model = torch.nn.Linear(4, 1)
@@ -112,7 +117,7 @@ def hard_threshold(
     if scope not in ("layer", "global"):
         raise ValueError(f"hard_threshold: scope must be 'layer' or 'global', got {scope!r}")
     names = list(_chosen(model, layers))
-    kept = copy.deepcopy(model)
+    kept = model if inplace else _copied(model)
     parameters = dict(kept.named_parameters())
     chosen = [parameters[name] for name in names]
     for together in [[p] for p in chosen] if scope == "layer" else [chosen]:
@@ -120,19 +125,27 @@ def hard_threshold(
     return kept
 
 
+def _copied(model: nn.Module) -> nn.Module:
+    """A copy of a model; FSDP2 refuses to make one."""
+    known = sys.modules.get("torch.distributed.fsdp")
+    if known is not None and any(isinstance(module, known.FSDPModule) for module in model.modules()):
+        raise ValueError("hard_threshold: a model under fully_shard cannot be copied, wanted inplace=True")
+    return copy.deepcopy(model)
+
+
 @torch.no_grad()
 def _keep_largest(params: list[nn.Parameter], keep: float) -> None:
-    places = [constrained_places(set_of(p), p) for p in params]
-    parts = [p.detach() if at is None else p.index_select(*at) for p, at in zip(params, places, strict=True)]
+    all_ = [whole(p) for p in params]
+    places = [constrained_places(set_of(p), x) for p, x in zip(params, all_, strict=True)]
+    parts = [x if at is None else x.index_select(*at) for x, at in zip(all_, places, strict=True)]
     sizes = torch.cat([part.abs().flatten().cpu() for part in parts])
     order = sizes.sort(descending=True, stable=True).indices
     mask = torch.zeros_like(sizes, dtype=torch.bool)
     mask[order[: max(1, round(keep * sizes.numel()))]] = True
     masks = mask.split([part.numel() for part in parts])
-    for p, at, part, kept in zip(params, places, parts, masks, strict=True):
-        part.masked_fill_(~kept.reshape(part.shape).to(p.device), 0)
-        if at is not None:
-            p.index_copy_(*at, part)
+    for p, x, at, part, kept in zip(params, all_, places, parts, masks, strict=True):
+        part.masked_fill_(~kept.reshape(part.shape).to(x.device), 0)
+        keep_whole(p, part if at is None else x.index_copy(*at, part))
 
 
 def _chosen(model: nn.Module, layers: str | Iterable[str] | torch.optim.Optimizer | None) -> dict[str, nn.Parameter]:
@@ -160,8 +173,9 @@ def _chosen(model: nn.Module, layers: str | Iterable[str] | torch.optim.Optimize
 
 
 def _layer(p: Tensor, threshold: float) -> LayerNonzeros:
-    places = constrained_places(set_of(p), p)
-    p = p.detach() if places is None else p.detach().index_select(*places)
+    set_, p = set_of(p), whole(p)
+    places = constrained_places(set_, p)
+    p = p if places is None else p.index_select(*places)
     nodes = p.shape[0] if p.ndim > 1 else 1
     inputs = max(1, p.numel() // max(1, nodes))
     edges = _count(p, threshold) / max(1, nodes)

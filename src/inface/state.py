@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .adaptive import Betas, Moments, accumulate
+from .dtensors import entries
 from .sets import Set
 from .sets.base import EXACT, computable
 from .units import Unit, free_part, put_free_part
@@ -44,8 +45,8 @@ def create(state: State, p: Tensor, group: dict[str, Any]) -> None:
         state["started"] = False
     elif averaged and state["momentum_buffer"].dtype is not p.dtype:
         state["momentum_buffer"] = state["momentum_buffer"].to(p.dtype if p.dtype in EXACT else torch.float32)
-    if adaptive:
-        for key in ("exp_avg", "exp_avg_sq"):
+    if adaptive or (group["precondition"] and set_ is not None):
+        for key in ("exp_avg", "exp_avg_sq") if adaptive else ("exp_avg_sq",):
             if key not in state:
                 state[key] = torch.zeros_like(computable(p.detach()))
             elif state[key].dtype is not p.dtype:
@@ -159,7 +160,7 @@ def preconditioned(group: dict[str, Any], states: Mapping[Tensor, State]) -> Ite
     if not group["precondition"]:
         yield
         return
-    kept = [(p, p.grad) for p in group["params"] if p.grad is not None and p.numel()]
+    kept = [(p, p.grad) for p in group["params"] if p.grad is not None and entries(p)]
     beta = group["betas"][1]
     for p, g in kept:
         state, own = states[p], computable(g)

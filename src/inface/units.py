@@ -97,7 +97,8 @@ def names_of(group: dict[str, Any], index: int) -> list[str]:
     >>> names_of({"params": [1, 2, 3], "param_names": ["weight", "bias", "weight"]}, 0)
     ['weight (parameter 0)', 'bias', 'weight (parameter 2)']
     """
-    if "param_names" in group:
+    # ZeroRedundancyOptimizer hands out parameters without their names, and all names to every process.
+    if "param_names" in group and len(group["param_names"]) == len(group["params"]):
         names = [str(name) for name in group["param_names"]]
         times = Counter(names)
         if len(times) == len(names):

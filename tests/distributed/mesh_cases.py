@@ -1,0 +1,153 @@
+"""What four processes must do as one does: meshes of two dimensions, more processes than rows, and checkpoints."""
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.placement_types import _StridedShard
+
+import inface
+from helpers.sharding import Pair, blocks_of, numbers, same
+from inface.sets import GroupL1Ball, L1Ball, NuclearBall
+
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def plane():
+    return init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+
+
+def line():
+    return init_device_mesh("cpu", (4,))
+
+
+CUTS = [
+    ((9, 4), [Shard(0), Shard(0)]),
+    ((8, 4), [_StridedShard(0, split_factor=2), Shard(0)]),
+    ((9, 4), [_StridedShard(0, split_factor=2), Shard(0)]),
+    ((5, 4), [Shard(0), Shard(1)]),
+    ((5, 4), [Replicate(), Shard(0)]),
+    ((3, 7), [Shard(1), Replicate()]),
+    ((2, 3), [Shard(0), Shard(0)]),
+    ((5, 3), None),
+]
+
+
+def both(mesh, cuts, set_of, times=6, **options):
+    def groups(params):
+        return [{"params": [(name, p)], "set": set_of(p)} for name, p in params]
+
+    pair = Pair(mesh, cuts, groups, **options)
+    pair.train(times)
+    pair.assert_same()
+
+
+def radii(per):
+    def set_of(p):
+        radius = 0.5 + numbers(blocks_of(p, per)).abs()
+        radius[-1:] = torch.inf if len(radius) > 2 else 1.0
+        return L1Ball(radius, per)
+
+    return set_of
+
+
+for name, set_of in {
+    "output": lambda _: L1Ball(0.7),
+    "input": lambda _: L1Ball(0.7, per="input"),
+    "radii": radii("output"),
+    "radii of inputs": radii("input"),
+    "groups": lambda _: GroupL1Ball(2.0),
+    "free": lambda _: None,
+}.items():
+    CASES[f"plane {name}"] = lambda a=set_of: both(plane(), CUTS, a, in_face="away", momentum=0.9)
+CASES["plane relative"] = lambda: both(plane(), CUTS, lambda _: L1Ball(0.7), in_face="projected", relative=1.0)
+CASES["more processes than rows"] = lambda: both(
+    line(),
+    [((2, 3), [Shard(0)]), ((5, 3), [Shard(0)]), ((7,), [Shard(0)])],
+    lambda _: L1Ball(0.7),
+    in_face="away",
+    momentum=0.9,
+)
+CASES["more processes than rows, relative"] = lambda: both(
+    line(),
+    [((2, 3), [Shard(0)]), ((5, 3), [Shard(0)]), ((8, 3), [Shard(0)])],
+    lambda _: L1Ball(0.7),
+    in_face="projected",
+    relative=1.0,
+)
+CASES["more processes than rows, half precision"] = lambda: both(
+    line(), [((2, 3), [Shard(0)]), ((5, 3), [Shard(0)])], lambda _: L1Ball(0.7), in_face="away", dtype=torch.bfloat16
+)
+CASES["more processes than rows, free"] = lambda: both(
+    line(), [((2, 3), [Shard(0)]), ((3,), [Shard(0)])], lambda _: None, norm="adaptive", in_face="away"
+)
+
+
+# ---------------------------------------------------------------------- models on a mesh of two dimensions
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 11), nn.ReLU(), nn.Linear(11, 3)).double()
+
+
+X = torch.randn(40, 16, 12, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+Y = X[..., :3].argmax(-1)
+
+
+def train(model, opt, first, last, part=(0, 1)):
+    rank, world = part
+    for i in range(first, last):
+        opt.zero_grad()
+        x, y = X[i % len(X)].chunk(world)[rank], Y[i % len(X)].chunk(world)[rank]
+        nn.functional.cross_entropy(model(x), y).backward()
+        opt.step()
+
+
+def hybrid(model):
+    mesh = plane()
+    return fully_shard(model, mesh=mesh), (dist.get_rank(), 4)
+
+
+def fsdp_and_tensor_parallel(model):
+    mesh = plane()
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    return fully_shard(model, mesh=mesh["dp"]), (mesh["dp"].get_local_rank(), 2)
+
+
+def fsdp(model, world=4):
+    return fully_shard(model, mesh=init_device_mesh("cpu", (world,))), (dist.get_rank(), world)
+
+
+SETS = {"0.weight": L1Ball(1.0), "2.weight": L1Ball(1.0), "4.weight": NuclearBall(1.5)}
+RECIPES = {
+    "steps": lambda model: inface.FrankWolfe(model, SETS, lr=0.05, in_face="away", momentum=0.9, project=True),
+    "path": lambda model: inface.sparse_optimizer(model, density=0.2, lr=0.1, steps=40),
+    "path of adamw": lambda model: inface.sparse_optimizer(model, density=0.2, lr=0.01, steps=40, free="adamw"),
+}
+
+
+def assert_same_model(model, other, tol=1e-9):
+    for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
+        same(p, q, tol, name)
+
+
+for cut in (hybrid, fsdp_and_tensor_parallel, fsdp):
+    for recipe, make in RECIPES.items():
+
+        def trained(cut=cut, make=make):
+            model = network()
+            other, part = cut(network())
+            train(model, make(model), 0, 40)
+            train(other, make(other), 0, 40, part)
+            assert_same_model(model, other)
+
+        CASES[f"{cut.__name__} {recipe}"] = trained
