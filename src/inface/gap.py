@@ -15,7 +15,7 @@ from .dtensors import is_sharded, whole
 from .free import dual_square
 from .sets import Set
 from .sets.base import computable
-from .state import moments_of
+from .state import implied, moments_of
 from .units import Unit, free_part, units
 
 if TYPE_CHECKING:
@@ -267,7 +267,8 @@ def learning_rate(optimizer: Optimizer, group: dict[str, Any], unit: Unit) -> fl
     """The ``lr = 1 / (2 L)`` of a unit: the group's, or what its last relative step implied."""
     if group["relative"] is None or group["lr"] == 0:
         return group["lr"]
-    return optimizer.state.get(unit.params[0], {}).get("implied_lr", group["lr"])
+    found = implied(optimizer.state.get(unit.params[0], {}))
+    return group["lr"] if found is None else found
 
 
 def step_rate(diameter: float | Tensor, lr: float | Tensor, gradient_bound: float | Tensor | None) -> float | Tensor:

@@ -569,8 +569,8 @@ def _start(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> None:
     averaged = group["momentum"] or group["norm"] == "adaptive"
     if "phase" not in state or averaged or p.dtype not in EXACT or "master" in state:
         create(state, p, group)
-    if group["set"] is not None and group["relative"] is not None and is_zero(group["lr"]):
-        begin(state, p)  # there is no step that would
+    if group["set"] is not None and group["relative"] is not None and "gap_known" not in state:
+        begin(state, p)
     if state["phase"] > (0 if group["in_face"] is None else group["in_face_steps"]):
         state["phase"] = 0  # of a second half that was switched off
     if state["phase"] == 0:

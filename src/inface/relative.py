@@ -82,7 +82,7 @@ def step_size(
             state["weight_size"] = _norm(unit, x, x)
         lr = length * state["weight_size"] / (state["gradient_size"] * surge * math.sqrt(1 - group["momentum"]))
         return StepSize(_number(torch.nan_to_num(lr, nan=0.0, posinf=0.0)))
-    if "mean_gap" not in state or not _known(state["mean_gap"]):
+    if not state.get("gap_known", "mean_gap" in state) or not _known(state["mean_gap"]):
         blocks, slopes = unit.blocks(x), unit.blocks(g)
         keep_gap(state, unit, unit.set.toward(blocks, slopes).slope)
     rate = torch.nan_to_num(TOWARD * length / (state["mean_gap"] * surge), nan=0.0, posinf=0.0)
@@ -91,10 +91,15 @@ def step_size(
 
 
 def begin(state: dict[str, Any], p: Tensor) -> None:
-    """Fill in what is missing of the running means, as unknown: a checkpoint is read into what is there."""
+    """Fill in what is missing of a parameter's state: a distributed checkpoint is read into what is there.
+
+    ``gap_known`` says whether the mean of the gaps is one, where a look at it would wait for a device.
+    """
+    state["gap_known"] = "mean_gap" in state
     for name in MEANS:
         if name not in state:
             state[name] = torch.zeros((), dtype=wide(p), device=p.device)
+    state.setdefault("implied_lr", math.nan)
 
 
 def keep_gap(state: dict[str, Any], unit: Unit, gaps: Tensor) -> None:
@@ -103,6 +108,7 @@ def keep_gap(state: dict[str, Any], unit: Unit, gaps: Tensor) -> None:
     gap = torch.where(finite, gaps, 0).clamp(min=0).sum()
     gap, count = total(unit.params[0], torch.stack([gap, finite.sum().to(gap)]))
     _mean(state, "mean_gap", gap / count.clamp(min=1), GAP)
+    state["gap_known"] = True
 
 
 def _mean_over(unit: Unit, numbers: Tensor) -> Tensor:

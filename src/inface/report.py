@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from .gap import ModifiedGap
+from .state import implied
 from .units import units
 
 __all__ = ["Report", "smoothness"]
@@ -59,7 +60,7 @@ def smoothness(groups: Sequence[dict[str, Any]], states: Mapping[Tensor, dict[st
     found = {}
     for index, group in enumerate(groups):
         for unit in units(group, index) if group["relative"] is not None and group["set"] is not None else ():
-            lr = states.get(unit.params[0], {}).get("implied_lr")
+            lr = implied(states.get(unit.params[0], {}))
             if lr is not None:
                 found[unit.name] = 1 / (2 * float(lr)) if float(lr) > 0 else math.inf
     return found

@@ -18,7 +18,7 @@ from .sets.base import EXACT, computable
 from .units import Unit, free_part, put_free_part
 
 __all__ = [
-    "average_free", "average_moments", "before_rounding", "create", "create_masters", "keep_average", "moments_of", "put",
+    "average_free", "average_moments", "before_rounding", "create", "create_masters", "implied", "keep_average", "moments_of", "put",
     "rounded", "unit_weights", "weights", "write",
 ]  # fmt: skip
 
@@ -180,6 +180,12 @@ def preconditioned(group: dict[str, Any], states: Mapping[Tensor, State]) -> Ite
     finally:
         for p, g in kept:
             p.grad = g
+
+
+def implied(state: Mapping[str, Any]) -> float | Tensor | None:
+    """The learning rate that the last relative step of a parameter implied; None before there was one."""
+    lr = state.get("implied_lr")
+    return None if isinstance(lr, float) and math.isnan(lr) else lr
 
 
 def average_free(

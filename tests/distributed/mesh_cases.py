@@ -1,8 +1,13 @@
 """What four processes must do as one does: meshes of two dimensions, more processes than rows, and checkpoints."""
 
+import tempfile
+from pathlib import Path
+
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard
@@ -10,15 +15,11 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import inface
-from helpers.sharding import Pair, blocks_of, numbers, same
+from helpers.sharding import Pair, blocks_of, numbers, same, whole
 from inface.sets import GroupL1Ball, L1Ball, NuclearBall
 
 CASES = {}
-
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
+STEPS = 24
 
 
 def plane():
@@ -108,6 +109,7 @@ def train(model, opt, first, last, part=(0, 1)):
     for i in range(first, last):
         opt.zero_grad()
         x, y = X[i % len(X)].chunk(world)[rank], Y[i % len(X)].chunk(world)[rank]
+        x = x.to(next(model.parameters()).dtype)
         nn.functional.cross_entropy(model(x), y).backward()
         opt.step()
 
@@ -130,8 +132,8 @@ def fsdp(model, world=4):
 SETS = {"0.weight": L1Ball(1.0), "2.weight": L1Ball(1.0), "4.weight": NuclearBall(1.5)}
 RECIPES = {
     "steps": lambda model: inface.FrankWolfe(model, SETS, lr=0.05, in_face="away", momentum=0.9, project=True),
-    "path": lambda model: inface.sparse_optimizer(model, density=0.2, lr=0.1, steps=40),
-    "path of adamw": lambda model: inface.sparse_optimizer(model, density=0.2, lr=0.01, steps=40, free="adamw"),
+    "path": lambda model: inface.sparse_optimizer(model, density=0.2, lr=0.1, steps=STEPS),
+    "path of adamw": lambda model: inface.sparse_optimizer(model, density=0.2, lr=0.01, steps=STEPS, free="adamw"),
 }
 
 
@@ -140,14 +142,79 @@ def assert_same_model(model, other, tol=1e-9):
         same(p, q, tol, name)
 
 
-for cut in (hybrid, fsdp_and_tensor_parallel, fsdp):
-    for recipe, make in RECIPES.items():
+for cut, recipe in (
+    (hybrid, "path"),
+    (fsdp_and_tensor_parallel, "steps"),
+    (fsdp_and_tensor_parallel, "path of adamw"),
+):
 
-        def trained(cut=cut, make=make):
-            model = network()
-            other, part = cut(network())
-            train(model, make(model), 0, 40)
-            train(other, make(other), 0, 40, part)
-            assert_same_model(model, other)
+    def trained(cut=cut, make=RECIPES[recipe]):
+        model = network()
+        other, part = cut(network())
+        train(model, make(model), 0, STEPS)
+        train(other, make(other), 0, STEPS, part)
+        assert_same_model(model, other)
 
-        CASES[f"{cut.__name__} {recipe}"] = trained
+    CASES[f"{cut.__name__} {recipe}"] = trained
+
+
+# ---------------------------------------------------------------------- checkpoints
+
+
+def save(model, opt, folder, group):
+    state = dict(zip(("model", "optimizer"), get_state_dict(model, opt), strict=True))
+    dcp.save(state, checkpoint_id=folder, process_group=group)
+
+
+def load(model, opt, folder, **where):
+    state = dict(zip(("model", "optimizer"), get_state_dict(model, opt), strict=True))
+    dcp.load(state, checkpoint_id=folder, **where)
+    set_state_dict(model, opt, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+
+
+def shared_folder(made):
+    found = [made]
+    dist.broadcast_object_list(found, 0)
+    return Path(found[0])
+
+
+def saved_by_two(make, stop, dtype=torch.float64):
+    """Saved by two processes and loaded by two, four and one; ranks 0 and 1 save, ranks 2 and 3 do the same elsewhere."""
+    mesh = plane()["tp"]
+    group, half = mesh.get_group(), (mesh.get_local_rank(), 2)
+    with tempfile.TemporaryDirectory() as own:
+        folder = shared_folder(own) / str(dist.get_rank() // 2)
+        model = fully_shard(network().to(dtype), mesh=mesh)
+        opt = make(model)
+        train(model, opt, 0, stop, half)
+        save(model, opt, folder, group)
+        train(model, opt, stop, STEPS, half)
+
+        again = fully_shard(network(1).to(dtype), mesh=mesh)
+        live = make(again)
+        load(again, live, folder, process_group=group)
+        train(again, live, stop, STEPS, half)
+        for p, q in zip(model.parameters(), again.parameters(), strict=True):
+            assert torch.equal(p.to_local(), q.to_local())
+        assert str(live.gap) == str(opt.gap)
+
+        dist.barrier()
+        tol = 1e-9 if dtype is torch.float64 else 0.1
+        four, part = fsdp(network(2).to(dtype))
+        live = make(four)
+        load(four, live, folder.parent / "0")
+        train(four, live, stop, STEPS, part)
+        one = network(3).to(dtype)
+        live = make(one)
+        load(one, live, folder.parent / "0", no_dist=True)
+        train(one, live, stop, STEPS)
+        for p, q, r in zip(model.parameters(), four.parameters(), one.parameters(), strict=True):
+            same(whole(p), q, tol)
+            same(whole(p), r, tol)
+        dist.barrier()
+
+
+CASES["checkpoint, half precision"] = lambda: saved_by_two(RECIPES["steps"], 7, torch.bfloat16)
+STOPS = {"steps": 7, "path": 13, "path of adamw": 8}
+for recipe, stop in STOPS.items():
+    CASES[f"checkpoint, {recipe}"] = lambda a=(RECIPES[recipe], stop): saved_by_two(*a)

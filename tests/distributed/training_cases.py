@@ -18,6 +18,7 @@ from helpers.sharding import Pair, mesh, same, whole
 from inface.sets import GroupL1Ball, L1Ball, NuclearBall, Simplex
 
 CASES = {}
+STEPS = 24
 CUTS = [
     ((5, 4), [Shard(0)]),
     ((4, 7), [Shard(1)]),
@@ -63,6 +64,28 @@ for dtype in (torch.float32, torch.bfloat16):
     for constrained in (True, False):
         given = {"in_face": "away", "momentum": 0.9} if constrained else {"norm": "adaptive"}
         CASES[f"{dtype} {constrained}"] = lambda a=(constrained, dtype, given): options(a[0], 1e-6, a[1], **a[2])
+
+
+def partly_free(**given):
+    """A set with free blocks and others, so that processes have different kinds of them."""
+    radius = torch.tensor([1.0, torch.inf, 0.5, 2.0], dtype=torch.float64)
+    groups = [((4, 3), [Shard(0)], radius), ((4, 5), [Shard(1)], radius), ((3, 4), [Shard(0)], radius[1:])]
+
+    def made(params):
+        return [{"params": [named], "set": L1Ball(own)} for named, (_, _, own) in zip(params, groups, strict=True)]
+
+    pair = Pair(mesh(), [(shape, cut) for shape, cut, _ in groups], made, in_face="away", **given)
+    pair.train(5)
+    pair.assert_same()
+
+
+for name, given in {
+    "descent": {"momentum": 0.9, "dampening": 0.0},
+    "adaptive": {"norm": "adaptive"},
+    "largest entry": {"norm": "l1"},
+    "relative": {"relative": 1.0},
+}.items():
+    CASES[f"partly free, {name}"] = lambda a=given: partly_free(**a)
 
 
 @case
@@ -220,7 +243,7 @@ def batch(i, way):
     return x, y
 
 
-def train(model, opt, way=None, times=40, after=None):
+def train(model, opt, way=None, times=STEPS, after=None):
     for i in range(times):
         x, y = batch(i, way)
         opt.zero_grad()
@@ -249,8 +272,11 @@ for way, cut in WAYS.items():
 
     def sparse(way=way, cut=cut):
         for free in ("sgd", "adamw"):
-            model, other = network(), cut(network())
-            given = {"density": 0.2, "lr": 0.1 if free == "sgd" else 0.01, "steps": 40, "free": free}
+            model, other = network(), network()
+            for own in (model, other):
+                nn.init.zeros_(own[4].weight)  # a layer that starts at zero is free for a while
+            other = cut(other)
+            given = {"density": 0.2, "lr": 0.1 if free == "sgd" else 0.01, "steps": STEPS, "free": free}
             one, opt = (inface.sparse_optimizer(own, **given) for own in (model, other))
             train(model, one)
             train(other, opt, way)
@@ -268,8 +294,8 @@ for way, cut in WAYS.items():
         }
         given = {"lr": 0.05, "in_face": "projected", "in_face_steps": 2}
         one, opt = (inface.FrankWolfe(own, sets, **given) for own in (model, other))
-        train(model, one, after=inface.DensityScheduler(one, steps=40))
-        train(other, opt, way, after=inface.DensityScheduler(opt, steps=40))
+        train(model, one, after=inface.DensityScheduler(one, steps=STEPS))
+        train(other, opt, way, after=inface.DensityScheduler(opt, steps=STEPS))
         assert_same_model(model, other)
 
     def beside_steps(way=way, cut=cut):
