@@ -27,7 +27,7 @@ WORLD, SIZE, ROUNDS = 2, 4096, 40
 def main() -> None:
     """Measure on two processes, and print."""
     with tempfile.TemporaryDirectory() as folder:
-        spawn(work, (folder,), nprocs=WORLD)  # type: ignore[no-untyped-call]
+        spawn(work, (folder,), nprocs=WORLD)
 
 
 def work(rank: int, folder: str) -> None:

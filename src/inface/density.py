@@ -346,6 +346,11 @@ class _Layer(NamedTuple):
     def sizes(self) -> Tensor:
         return self.unit.set.atom_sizes(self.x)
 
+    @property
+    def params(self) -> list[Tensor]:
+        """The parameters of the group itself, of which the unit may have copies."""
+        return [p for p in self.group["params"] if p.numel()]
+
 
 def _layer(optimizer: Optimizer, group: dict[str, Any]) -> _Layer:
     (unit,) = units(group, 0)
@@ -487,11 +492,11 @@ def _returned(layers: Sequence[_Layer], density: float) -> Iterator[_Layer]:
 
 def _pull(layer: _Layer) -> Tensor:
     """Where the averaged gradient of each edge pulls it, relative to the layer; 0 if nothing is known."""
-    states, params = [layer.optimizer.state.get(p, {}) for p in layer.unit.params], layer.unit.params
-    found = [state.get("momentum_buffer", p.grad) for state, p in zip(states, params, strict=True)]
+    states = [layer.optimizer.state.get(p, {}) for p in layer.params]
+    found = [state.get("momentum_buffer", p.grad) for state, p in zip(states, layer.params, strict=True)]
     if layer.unit.set.all_free or any(g is None for g in found):
         return torch.zeros_like(layer.sizes)
-    g = layer.unit.blocks([computable(g) for g in found]).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    g = layer.unit.blocks([computable(whole(g)) for g in found]).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     g = g.view(layer.sizes.shape).to(layer.sizes.dtype)
     return (g if layer.group["maximize"] and "momentum_buffer" not in states[0] else -g) / g.abs().mean().clamp(
         min=1e-30
@@ -502,8 +507,8 @@ def _is_reached(layer: _Layer) -> bool:
     """Whether gradients have reached a layer, or it was frozen: what is frozen may serve, what has no gradient does not."""
     if layer.group["relative"] is None or layer.unit.set.all_free:
         return True  # nothing is known of its gradients
-    norms = [layer.optimizer.state.get(p, {}).get("gradient_norm", 0.0) for p in layer.unit.params]
-    return any(bool(norm > 0) or not p.requires_grad for norm, p in zip(norms, layer.unit.params, strict=True))
+    norms = [layer.optimizer.state.get(p, {}).get("gradient_norm", 0.0) for p in layer.params]
+    return any(bool(norm > 0) or not p.requires_grad for norm, p in zip(norms, layer.params, strict=True))
 
 
 def _first_to_go(scores: Tensor) -> Tensor:
@@ -562,7 +567,7 @@ def _share(layer: _Layer, density: float, *, shrink: bool = True) -> None:
     if shrink:
         x = layer.x * scale if total > 0 and scale < 1 else layer.x
         write(unit, layer.states, unit.tensors(x))
-        for p, own, state in zip((p for p in group["params"] if p.numel()), unit.params, layer.states, strict=True):
+        for p, own, state in zip(layer.params, unit.params, layer.states, strict=True):
             if is_sharded(p):
                 keep(p, own)
                 if "master" in state:
