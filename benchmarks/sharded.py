@@ -90,7 +90,9 @@ def bytes_sent(step: Callable[[], object]) -> int:
         total = 0
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN204
-            if func.namespace in ("c10d", "_c10d_functional") and "wait" not in str(func):
+            if func.namespace in ("c10d", "_c10d_functional") and not any(
+                word in str(func) for word in ("wait", "wrap")
+            ):
                 self.total += sum(x.nbytes for x in tree_leaves(args) if isinstance(x, torch.Tensor))
             return func(*args, **(kwargs or {}))
 

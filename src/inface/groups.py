@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -59,6 +60,12 @@ def param_groups(model: nn.Module, constraints: Constraints) -> list[dict[str, A
     L1Ball(radius=1.0, per='output') ['0.weight']
     None ['0.bias', '2.weight', '2.bias']
     """
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is not None and any(isinstance(module, fsdp.FullyShardedDataParallel) for module in model.modules()):
+        raise ValueError(
+            "param_groups: FullyShardedDataParallel flattens parameters, so that no set can see its blocks; wanted "
+            "fully_shard (FSDP2)"
+        )
     parameters = dict(model.named_parameters())
     aliases: dict[int, list[str]] = {id(p): [] for p in parameters.values()}
     for name, p in model.named_parameters(remove_duplicate=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -275,11 +275,12 @@ class FrankWolfe(Optimizer):
 
     _uncompiled_step = _disable_dynamo(_step)
 
-    def _halves(self) -> list[int]:
-        """One half of an iteration of everything that has a gradient; the numbers of the groups that moved."""
+    def _halves(self, some: Sequence[int] | None = None) -> list[int]:
+        """One half of an iteration of everything that has a gradient, or of some groups; those that moved."""
         moved = []
-        directions = self._custom_directions()
-        for index, group in enumerate(self.param_groups):
+        chosen = [(i, self.param_groups[i]) for i in (range(len(self.param_groups)) if some is None else some)]
+        directions = self._custom_directions(chosen)
+        for index, group in chosen:
             params, set_ = self._ready(index, group), group["set"]
             if params:
                 moved.append(index)
@@ -473,9 +474,9 @@ class FrankWolfe(Optimizer):
             self._outside.append(unit.called)
         return set_.projected(x) if group["project"] else x
 
-    def _custom_directions(self) -> dict[Tensor, Tensor]:
+    def _custom_directions(self, groups: Sequence[tuple[int, dict[str, Any]]]) -> dict[Tensor, Tensor]:
         found: dict[Tensor, Tensor] = {}
-        for index, group in enumerate(self.param_groups):
+        for index, group in groups:
             if group["set"] is not None and callable(group["in_face"]) and self._ready(index, group):
                 found |= custom_directions(group, index, self.state)
         return found

@@ -20,7 +20,8 @@ twin       for                                                                  
 *replica*  ``Replicate()``: also ``to_local()`` itself; every process does the same.    nothing
 *whole*    everything else: the other sets, and free parameters under ``l1``, ``linf``  weight, gradient, state
            and ``spectral``. Every process gathers all of it, does the same step, and
-           keeps its own part. The memory is given back after the step.
+           keeps its own part: one parameter at a time, unless they share
+           a norm or a block. The memory is given back then.
 =========  ===========================================================================  =======================
 
 Processes with different kinds of blocks would do different things, and wait for each other. So a parameter is taken *whole*
@@ -34,7 +35,7 @@ Numbers of parts are added up over the processes when ``gap`` or ``report()`` ar
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -82,8 +83,8 @@ class Engine(Protocol):
 
     _outside: list[str]
 
-    def _halves(self) -> list[int]:
-        """One half of an iteration; the groups that moved."""
+    def _halves(self, some: Sequence[int]) -> list[int]:
+        """One half of an iteration of some groups; those that moved."""
 
     def _gaps_of(self, index: int, group: Group) -> list[BlockGaps]:
         """The gaps of the blocks of a group."""
@@ -178,35 +179,53 @@ class Shards:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._twins: dict[Tensor, Twin] = {}
-        self._cuts: dict[
-            object, tuple[object, Any]
-        ] = {}  # sets and gradient bounds of parts, beside what they were cut from
+        # Sets and gradient bounds of parts, beside what they were cut from.
+        self._cuts: dict[object, tuple[object, Any]] = {}
         self._outer: list[int] = []  # for every group of twins, the group that it is of
 
     def step(self, groups: list[Group], states: States) -> list[int]:
         """One half of an iteration of all groups; those that moved."""
         self._arrange(groups)
-        twins = {p: self._twins[p] for group in groups for p in group["params"] if p in self._twins}
-        self._twins = twins
+        self._twins = {p: self._twins[p] for group in groups for p in group["params"] if p in self._twins}
+        present = {p: group for group in groups for p in _present(group)}
+        of_twins = {twin.tensor: twin for twin in self._twins.values()}
+        dear: list[int] = []
+        cheap: list[int] = []
+        for i, group in enumerate(self.engine.param_groups):
+            gathered = any(p in of_twins and of_twins[p].gathered for p in group["params"])
+            (dear if gathered else cheap).append(i)
+        moved = []
+        for some in (cheap, *([i] for i in dear)):  # so that little is gathered at a time
+            members = [(p, of_twins.get(p)) for i in some for p in self.engine.param_groups[i]["params"]]
+            moved += self._step(some, members, present, states)
+        return sorted({self._outer[index] for index in moved})
+
+    def _step(
+        self,
+        some: list[int],
+        members: list[tuple[Tensor, Twin | None]],
+        present: dict[Tensor, Group],
+        states: States,
+    ) -> list[int]:
+        """The same of some groups, which have these members: twins, and parameters that need none."""
         own: States = defaultdict(dict)
+        twins = [twin for _, twin in members if twin is not None and twin.p in present]
         self.engine.state = own
         try:
-            for group in groups:
-                for p in _present(group):
-                    if p not in twins:
-                        own[p] = states[p]
-                        continue
-                    create(states[p], p, group)  # of the whole parameter: processes must have the same
-                    own[twins[p].tensor] = twins[p].down(states[p])
-            moved = self.engine._halves()
-            for p, twin in twins.items():
-                if twin.tensor in own:
-                    twin.up(states[p], own[twin.tensor])
+            for twin in twins:
+                create(states[twin.p], twin.p, present[twin.p])  # of the whole parameter: processes must have the same
+                own[twin.tensor] = twin.down(states[twin.p])
+            for p, other in members:
+                if other is None and p in present:
+                    own[p] = states[p]
+            moved = self.engine._halves(some)
+            for twin in twins:
+                twin.up(states[twin.p], own[twin.tensor])
         finally:
             self.engine.state = defaultdict(dict)
-            for twin in twins.values():
+            for twin in twins:
                 twin.release()
-        return sorted({self._outer[index] for index in moved})
+        return moved
 
     def outside(self) -> list[str]:
         """The names of what this process found outside of its set in the last step."""
@@ -274,7 +293,11 @@ class Shards:
             twin = self._twin(p, group) if is_sharded(p) else None
             held = None if twin is None else twin.holders
             cut = held is not None and any(_by_block(group, option) for option in ("set", "gradient_bound"))
-            key = None if held is None else (held.groups, p.shape if cut else None, p.placements if cut else None)
+            key: object = None
+            if held is not None:
+                key = held.groups, p.shape if cut else None, p.placements if cut else None
+            elif twin is not None and twin.gathered and _alone(group):
+                key = name
             if key not in found:
                 found[key] = {**group, "params": [], "param_names": []}
                 if held is not None and cut:
@@ -334,6 +357,12 @@ def _gathered(p: Any, group: Group) -> bool:
     if partly and (relative or group["norm"] == "adaptive" or group["precondition"]):
         return True
     return (relative or set_.free is not None) and some_are_empty(p)
+
+
+def _alone(group: Group) -> bool:
+    """Whether the steps of a group's parameters have nothing to do with each other."""
+    set_: Set | None = group["set"]
+    return set_ is not None and set_.per != "group" and set_.free is None
 
 
 def _present(group: Group) -> list[Tensor]:

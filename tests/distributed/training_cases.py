@@ -1,12 +1,13 @@
 """What two processes must do as one does: options, real models under FSDP2 and tensor parallel, and everything beside steps."""
 
+import copy
 import warnings
 
 import pytest
 import torch
 from torch import distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
@@ -149,6 +150,17 @@ def options_may_change_on_the_way():
 
 
 @case
+def state_that_one_process_saved_is_cut_when_it_is_used():
+    pair = Pair(mesh(), CUTS, lambda params: [{"params": params, "set": L1Ball(0.7)}], in_face="away", momentum=0.9)
+    pair.train(3)
+    saved = pair.optimizers[0].state_dict()
+    for opt in pair.optimizers:
+        opt.load_state_dict(copy.deepcopy(saved))  # the counts of report() begin again
+    pair.train(3)
+    pair.assert_same()
+
+
+@case
 def groups_can_be_added():
     pair = Pair(mesh(), CUTS, lambda params: [{"params": params[:2], "set": L1Ball(0.7)}], in_face="away")
     pair.train(3)
@@ -170,6 +182,10 @@ def a_model_outside_of_its_set_is_an_error_on_every_process():
 
 @case
 def what_cannot_be_done_is_an_error_that_says_so():
+    with pytest.raises(ValueError, match=r"FullyShardedDataParallel flattens parameters.*wanted fully_shard"):
+        inface.FrankWolfe(
+            FullyShardedDataParallel(nn.Linear(4, 3), device_id=torch.device("cpu")), {"*weight": L1Ball(1.0)}, lr=0.1
+        )
     p = nn.Parameter(distribute_tensor(torch.zeros(4, 3), mesh(), [Shard(0)]))
     with pytest.raises(ValueError, match="is a DTensor, which does not go with differentiable=True"):
         inface.FrankWolfe([{"params": [("w", p)], "set": L1Ball(1.0)}], lr=0.1, differentiable=True)
