@@ -216,7 +216,7 @@ def attach(
     layers = [_layer(optimizer, group) for group in groups]
     sizes = [layer.sizes for layer in layers]
     made: list[Path] = []
-    for pool, group, whole in zip(pools, groups, every_block or [False] * len(groups), strict=True):
+    for pool, group, each in zip(pools, groups, every_block or [False] * len(groups), strict=True):
         own = [size for size, other in zip(sizes, pools, strict=True) if other == pool]
         total = sum(size.numel() for size in own)
         if room(group["set"].density, total) < len(own):
@@ -239,7 +239,7 @@ def attach(
                 density=start,
                 budget=0.0,
                 by_itself=by_itself,
-                every_block=whole,
+                every_block=each,
             )
         )
     for group, layer, size, path in zip(groups, layers, sizes, made, strict=True):
