@@ -1,7 +1,8 @@
 """What a step on shards costs beside SGD's, and what it sends: ``python -m benchmarks.sharded``.
 
 Two processes hold a 4096x4096 layer under FSDP2, with a thread each. SGD and Frank-Wolfe take turns on the same shards. As in
-the other benchmarks the least of many times counts, here of the slower process.
+the other benchmarks the least of many times counts, here of the slower process. Ordinary tensors of as many rows show what
+the kernel costs without shards.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import distributed as dist
@@ -22,6 +24,11 @@ import inface
 from inface.sets import InFace, L1Ball
 
 WORLD, SIZE, ROUNDS = 2, 4096, 40
+KINDS: tuple[tuple[str, Literal["output", "tensor"]], ...] = (
+    ("ordinary rows", "output"),
+    ("shards", "output"),
+    ("shards", "tensor"),
+)
 
 
 def main() -> None:
@@ -39,21 +46,22 @@ def work(rank: int, folder: str) -> None:
     store = FileStore(str(Path(folder) / "store"), WORLD)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(minutes=10))
     mesh = init_device_mesh("cpu", (WORLD,))
+    strategy: InFace = "away"
     for momentum in (0.0, 0.9):
-        for per in ("output", "tensor"):
-            model = nn.Linear(SIZE, SIZE, bias=False)
-            fully_shard(model, mesh=mesh)
-            strategy: InFace = "away"
+        for kind, per in KINDS:
+            rows = SIZE // WORLD if kind == "ordinary rows" else SIZE  # as many as a shard has
+            model = nn.Linear(SIZE, rows, bias=False)
+            if kind == "shards":
+                fully_shard(model, mesh=mesh)
             opt = inface.FrankWolfe(
                 model, {"weight": L1Ball(30.0, per)}, lr=0.1, in_face=strategy, momentum=momentum, project=True
             )
             sgd = torch.optim.SGD(model.parameters(), lr=1e-9, momentum=momentum, dampening=momentum)
             model(torch.randn(8, SIZE)).square().mean().backward()
-            times, sent = compared(opt.step, sgd.step)
+            (ours, theirs), sent = compared(opt.step, sgd.step)
             if rank == 0:
-                ours, theirs = times
                 print(
-                    f"L1Ball per {per}, away, momentum {momentum}: {1e3 * ours:.2f} ms, SGD {1e3 * theirs:.2f} ms, "
+                    f"{kind}, L1Ball per {per}, away, momentum {momentum}: {1e3 * ours:.2f} ms, SGD {1e3 * theirs:.2f} ms, "
                     f"ratio {ours / theirs:.2f}; {sent} bytes sent in a step"
                 )
     dist.destroy_process_group()

@@ -1,5 +1,6 @@
 """What four processes must do as one does: meshes of two dimensions, more processes than rows, and checkpoints."""
 
+import functools
 import tempfile
 from pathlib import Path
 
@@ -15,19 +16,16 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import inface
-from helpers.sharding import Pair, blocks_of, numbers, same, whole
+from helpers.sharding import Pair, blocks_of, mesh, numbers, same, whole
 from inface.sets import GroupL1Ball, L1Ball, NuclearBall
 
 CASES = {}
 STEPS = 24
 
 
+@functools.cache
 def plane():
     return init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-
-
-def line():
-    return init_device_mesh("cpu", (4,))
 
 
 CUTS = [
@@ -71,24 +69,24 @@ for name, set_of in {
     CASES[f"plane {name}"] = lambda a=set_of: both(plane(), CUTS, a, in_face="away", momentum=0.9)
 CASES["plane relative"] = lambda: both(plane(), CUTS, lambda _: L1Ball(0.7), in_face="projected", relative=1.0)
 CASES["more processes than rows"] = lambda: both(
-    line(),
+    mesh(),
     [((2, 3), [Shard(0)]), ((5, 3), [Shard(0)]), ((7,), [Shard(0)])],
     lambda _: L1Ball(0.7),
     in_face="away",
     momentum=0.9,
 )
 CASES["more processes than rows, relative"] = lambda: both(
-    line(),
+    mesh(),
     [((2, 3), [Shard(0)]), ((5, 3), [Shard(0)]), ((8, 3), [Shard(0)])],
     lambda _: L1Ball(0.7),
     in_face="projected",
     relative=1.0,
 )
 CASES["more processes than rows, half precision"] = lambda: both(
-    line(), [((2, 3), [Shard(0)]), ((5, 3), [Shard(0)])], lambda _: L1Ball(0.7), in_face="away", dtype=torch.bfloat16
+    mesh(), [((2, 3), [Shard(0)]), ((5, 3), [Shard(0)])], lambda _: L1Ball(0.7), in_face="away", dtype=torch.bfloat16
 )
 CASES["more processes than rows, free"] = lambda: both(
-    line(), [((2, 3), [Shard(0)]), ((3,), [Shard(0)])], lambda _: None, norm="adaptive", in_face="away"
+    mesh(), [((2, 3), [Shard(0)]), ((3,), [Shard(0)])], lambda _: None, norm="adaptive", in_face="away"
 )
 
 
@@ -115,18 +113,16 @@ def train(model, opt, first, last, part=(0, 1)):
 
 
 def hybrid(model):
-    mesh = plane()
-    return fully_shard(model, mesh=mesh), (dist.get_rank(), 4)
+    return fully_shard(model, mesh=plane()), (dist.get_rank(), 4)
 
 
 def fsdp_and_tensor_parallel(model):
-    mesh = plane()
-    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    return fully_shard(model, mesh=mesh["dp"]), (mesh["dp"].get_local_rank(), 2)
+    parallelize_module(model, plane()["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    return fully_shard(model, mesh=plane()["dp"]), (plane()["dp"].get_local_rank(), 2)
 
 
-def fsdp(model, world=4):
-    return fully_shard(model, mesh=init_device_mesh("cpu", (world,))), (dist.get_rank(), world)
+def fsdp(model):
+    return fully_shard(model, mesh=mesh()), (dist.get_rank(), 4)
 
 
 SETS = {"0.weight": L1Ball(1.0), "2.weight": L1Ball(1.0), "4.weight": NuclearBall(1.5)}
@@ -180,17 +176,17 @@ def shared_folder(made):
 
 def saved_by_two(make, stop, dtype=torch.float64):
     """Saved by two processes and loaded by two, four and one; ranks 0 and 1 save, ranks 2 and 3 do the same elsewhere."""
-    mesh = plane()["tp"]
-    group, half = mesh.get_group(), (mesh.get_local_rank(), 2)
+    two = plane()["tp"]
+    group, half = two.get_group(), (two.get_local_rank(), 2)
     with tempfile.TemporaryDirectory() as own:
         folder = shared_folder(own) / str(dist.get_rank() // 2)
-        model = fully_shard(network().to(dtype), mesh=mesh)
+        model = fully_shard(network().to(dtype), mesh=two)
         opt = make(model)
         train(model, opt, 0, stop, half)
         save(model, opt, folder, group)
         train(model, opt, stop, STEPS, half)
 
-        again = fully_shard(network(1).to(dtype), mesh=mesh)
+        again = fully_shard(network(1).to(dtype), mesh=two)
         live = make(again)
         load(again, live, folder, process_group=group)
         train(again, live, stop, STEPS, half)

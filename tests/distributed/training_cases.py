@@ -228,6 +228,18 @@ def blocks_that_lie_on_one_process_send_nothing():
     assert sent(lambda params: [{"params": params[1:2], "set": L1Ball(1.0)}]) > 0
 
 
+@case
+def what_is_gathered_is_given_back():
+    pair = Pair(mesh(), CUTS[:2], lambda params: [{"params": params, "set": L1Ball(1.0, per="tensor")}], momentum=0.9)
+    pair.train(2)
+    twins = [twin for twin in pair.optimizers[1]._shards._twins.values() if twin.gathered]
+    assert len(twins) == 2
+    for twin in twins:
+        assert twin.tensor.untyped_storage().nbytes() == 0
+        assert twin.tensor.grad is None
+        assert not twin.taken
+
+
 # ---------------------------------------------------------------------- models
 
 

@@ -36,7 +36,10 @@ def run(module, world):
 
 
 def main(module, world, folder):
-    cases = importlib.import_module(module).CASES  # once for all: imports take longer than the cases
+    # Once for all: imports and kernels take longer to load than most cases take.
+    cases = importlib.import_module(module).CASES
+    torch.set_num_threads(1)
+    load_kernels()
     ranks = []
     for rank in range(world):
         process = os.fork()
@@ -51,6 +54,19 @@ def main(module, world, folder):
         ranks.append(process)
     for process in ranks:
         os.waitpid(process, 0)
+
+
+def load_kernels():
+    import inface  # noqa: PLC0415 - not needed where cases are only listed
+    from inface.sets import GroupL1Ball, L1Ball, LInfBall, Simplex  # noqa: PLC0415
+
+    for set_ in (L1Ball(1.0), Simplex(1.0), LInfBall(1.0), GroupL1Ball(1.0)):
+        for in_face in ("away", "frank-wolfe", "pairwise", "projected"):
+            p = torch.nn.Parameter(torch.rand(2, 3, dtype=torch.float64))
+            opt = inface.FrankWolfe([{"params": [p], "set": set_}], lr=0.1, in_face=in_face, project=True)
+            for _ in range(2):
+                p.grad = torch.rand(2, 3, dtype=torch.float64)
+                opt.step()
 
 
 def work(cases, world, folder, rank):

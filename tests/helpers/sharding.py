@@ -1,5 +1,7 @@
 """The same parameters twice: whole on every process, and cut into DTensors."""
 
+import functools
+
 import torch
 from torch import nn
 
@@ -20,7 +22,9 @@ def whole(x):
     return x.full_tensor() if hasattr(x, "full_tensor") else x
 
 
+@functools.cache
 def mesh():
+    """All processes in a line; to make one opens connections."""
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
 
     return init_device_mesh("cpu", (torch.distributed.get_world_size(),))
