@@ -110,7 +110,7 @@ def assert_same_state(opt, other):
                 assert type(other.state[q][key]) is type(value)
                 if isinstance(value, torch.Tensor):
                     assert value.dtype is other.state[q][key].dtype
-                    assert torch.equal(value, other.state[q][key])
+                    torch.testing.assert_close(value, other.state[q][key], rtol=0, atol=0, equal_nan=True)
                 else:
                     assert other.state[q][key] == value
 

@@ -194,23 +194,32 @@ def test_ties_go_to_the_lowest_index_and_the_vertex_of_zero_is_the_first_positiv
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("set_", SETS, ids=lambda s: s.kind)
 def test_a_gradient_that_is_not_finite_leaves_its_block_and_momentum_alone_and_the_phase_advances(set_, strategy, bad):
-    start = set_.project(torch.randn(5, 6, generator=torch.Generator().manual_seed(0)))
+    start = set_.project(0.1 * torch.randn(5, 6, generator=torch.Generator().manual_seed(0)))
     p, opt = optimizer(start, set_, in_face=strategy, momentum=0.5)
     for _ in range(3):
         step(p, opt, torch.ones(5, 6))
     before, average = p.detach().clone(), opt.state[p]["momentum_buffer"].clone()
     g = torch.ones(5, 6)
-    g[2, 4] = bad
+    g[2, slice(None) if strategy == "projected" else 4] = bad  # projected steps look at what a block uses
     for _ in range(2):
         phase = opt.state[p]["phase"]
         step(p, opt, g)
         assert opt.state[p]["phase"] == 1 - phase
         rows = slice(2, 3) if set_.per == "output" else slice(None)
         assert torch.equal(p.detach()[rows], before[rows])
-        assert torch.equal(opt.state[p]["momentum_buffer"][rows], average[rows])
+        torch.testing.assert_close(opt.state[p]["momentum_buffer"][rows], average[rows], rtol=0, atol=0, equal_nan=True)
     assert torch.isfinite(p).all()
     assert torch.isfinite(opt.gap)
     assert opt.report().skipped == 2
+
+
+def test_a_projected_step_looks_at_gradients_and_momentum_where_its_weights_are_not_zero():
+    p, opt = optimizer(torch.tensor([[0.5, 0.0, -0.5]]), L1Ball(2.0), in_face="projected", momentum=0.5)
+    step(p, opt, torch.zeros(1, 3))
+    step(p, opt, torch.tensor([[1.0, float("nan"), 3.0]]))
+    assert opt.state[p]["momentum_buffer"].tolist() == [[0.5, 0.0, 1.5]]
+    lr = opt.param_groups[0]["lr"]
+    torch.testing.assert_close(p.detach(), torch.tensor([[0.5 - 0.5 * lr, 0.0, -0.5 - 1.5 * lr]]).to(p.dtype))
 
 
 @pytest.mark.parametrize("set_", SETS, ids=lambda s: s.kind)

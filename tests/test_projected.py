@@ -231,7 +231,9 @@ def test_the_momentum_and_the_sign_of_the_objective_are_those_of_other_steps(set
     step(p, opt, -g)
     expected, _ = second_half(x, set_, 0.25 * g)
     torch.testing.assert_close(p.detach(), expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(opt.state[p]["momentum_buffer"], 0.25 * g)
+    used = set_.in_use(set_.to_blocks(x))  # elsewhere momentum waits for a gradient of a first half
+    seen = g if used is None else set_.from_blocks(used * set_.to_blocks(g), x)
+    torch.testing.assert_close(opt.state[p]["momentum_buffer"], 0.25 * seen)
 
 
 @pytest.mark.parametrize("dtype", EPS)

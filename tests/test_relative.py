@@ -245,3 +245,17 @@ def test_compiled_relative_steps_are_the_eager_ones(in_face):
         step()
     for p, q in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("fused", [None, False], ids=["kernels", "torch"])
+@pytest.mark.parametrize("set_", [L1Ball(2.0), GroupL1Ball(2.0)], ids=lambda s: s.kind)
+def test_no_block_goes_farther_than_the_length_of_a_step_however_small_the_gaps_were_before(set_, fused):
+    weight = nn.Parameter(set_.project(torch.randn(6, 8, dtype=torch.float64)))
+    opt = inface.FrankWolfe([{"params": [weight], "set": set_}], lr="auto", in_face=None, fused=fused)
+    weight.grad = 1e-9 * torch.randn(6, 8, dtype=torch.float64)
+    opt.step()
+    before = weight.detach().clone()
+    weight.grad = torch.randn(6, 8, dtype=torch.float64)
+    opt.step()
+    way = set_.vertex(weight.grad) - before
+    torch.testing.assert_close(weight.detach() - before, inface.relative.AUTO * way)

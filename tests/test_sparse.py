@@ -381,7 +381,7 @@ def test_layers_of_zeros_move_as_torch_moves_them_until_weights_leave():
     gradients(model, batch)
     average = 0.9 * average + 0.1 * p.grad
     opt.step()
-    torch.testing.assert_close(opt.state[p]["momentum_buffer"], average)
+    torch.testing.assert_close(opt.state[p]["momentum_buffer"][p != 0], average[p != 0])
     assert bool(torch.isfinite(opt.param_groups[1]["set"].radius).all())
     train(model, batch, opt)
 

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .descent import momentum_weight
+from .descent import gradient, momentum_weight
 from .dtensors import is_sharded, keep, whole
+from .halves import forget
 from .registry import constrain
 from .sets.base import computable, spread, wide
 from .state import unit_weights, write
@@ -440,7 +441,10 @@ def _cut(layers: Sequence[_Layer], density: float) -> Iterator[_Layer]:
         keep = size > 0
         if gone:
             keep = _largest(torch.where(stays, 0, size).flatten(), values, len(values) - gone).view(size.shape) | stays
-        yield layer._replace(x=layer.unit.set.keep_atoms(layer.x, keep))
+        cut = layer._replace(x=layer.unit.set.keep_atoms(layer.x, keep))
+        if gone and layer.group["in_face"] == "projected":
+            _forget(layer, cut.x)
+        yield cut
 
 
 def _safe(layer: _Layer, sizes: Tensor) -> Tensor:
@@ -493,27 +497,41 @@ def _returned(layers: Sequence[_Layer], density: float) -> Iterator[_Layer]:
 def _pull(layer: _Layer) -> Tensor:
     """Where the averaged gradient of each edge pulls it, relative to the layer; 0 if nothing is known."""
     states = [layer.optimizer.state.get(p, {}) for p in layer.params]
-    found = [state.get("momentum_buffer", p.grad) for state, p in zip(states, layer.params, strict=True)]
-    if layer.unit.set.all_free or any(g is None for g in found):
+    if layer.unit.set.all_free or any(p.grad is None for p in layer.params):
         return torch.zeros_like(layer.sizes)
-    g = layer.unit.blocks([computable(whole(g)) for g in found]).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    found = []
+    for p, state in zip(layer.params, states, strict=True):
+        g = gradient(layer.group, p)
+        m = state.get("momentum_buffer", g)  # which has nothing of what in-face steps did not look at
+        found.append(whole(torch.where(torch.isnan(m), g, m)))
+    g = layer.unit.blocks(found).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     g = g.view(layer.sizes.shape).to(layer.sizes.dtype)
-    return (g if layer.group["maximize"] and "momentum_buffer" not in states[0] else -g) / g.abs().mean().clamp(
-        min=1e-30
-    )
+    return -g / g.abs().mean().clamp(min=1e-30)
 
 
 def _is_reached(layer: _Layer) -> bool:
     """Whether gradients have reached a layer, or it was frozen: what is frozen may serve, what has no gradient does not."""
     if layer.group["relative"] is None or layer.unit.set.all_free:
         return True  # nothing is known of its gradients
-    norms = [layer.optimizer.state.get(p, {}).get("gradient_norm", 0.0) for p in layer.params]
-    return any(bool(norm > 0) or not p.requires_grad for norm, p in zip(norms, layer.params, strict=True))
+    states = [layer.optimizer.state.get(p, {}) for p in layer.params]
+    sizes = [max(float(state.get(key, 0.0)) for key in ("gradient_size", "gradient_norm")) for state in states]
+    return any(size > 0 or not p.requires_grad for size, p in zip(sizes, layer.params, strict=True))
 
 
 def _first_to_go(scores: Tensor) -> Tensor:
     """Scores below those of all other layers, but for the largest atom, which stays."""
     return torch.where(scores < 1, scores - 1, scores)
+
+
+def _forget(layer: _Layer, cut: Tensor) -> None:
+    """What leaves has no momentum any more: projected steps do not look at its gradients."""
+    used = layer.unit.set.in_use(layer.x)
+    buffers = [layer.optimizer.state.get(p, {}).get("momentum_buffer") for p in layer.params]
+    if used is None or any(buffer is None for buffer in buffers):
+        return
+    m = forget(layer.unit.set, used, cut, layer.unit.blocks([whole(buffer) for buffer in buffers]))
+    for buffer, rest in zip(buffers, layer.unit.tensors(m), strict=True):
+        keep(buffer, rest)
 
 
 def _ordered(sizes: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from .gap import BlockGaps
 from .halves import take_half
-from .kernels import PLAIN, Memory, Options, Table, alike, available, enabled, fits, knows
+from .kernels import PLAIN, Lists, Memory, Options, Table, alike, available, enabled, fits, knows
+from .sets import Set, blocks
 from .sets.base import EXACT, InFace, computable
 from .state import keep_average, unit_weights, write
 from .units import Unit, units, with_gradients
@@ -18,6 +19,9 @@ from .units import Unit, units, with_gradients
 __all__ = ["Fused"]
 
 States = Mapping[Tensor, dict[str, Any]]
+
+# Families of kernels whose projected steps look at entries that are not zero, and at nothing else.
+LISTED = ("ball", "simplex")
 
 
 class Layers(NamedTuple):
@@ -35,6 +39,7 @@ class Fused:
 
     def __init__(self) -> None:
         self._layers: dict[int, Layers] = {}
+        self._lists = Lists()
 
     def step(self, index: int, group: dict[str, Any], states: States, options: Options) -> tuple[list[Unit], list[str]]:
         """Take one half of an iteration on everything in a group that has a gradient and that the kernels take.
@@ -99,7 +104,7 @@ class Fused:
             second = states[unit.params[0]]["phase"] > 0
             layer = _memory(unit, states, bool(options.momentum))
             strategy = in_face if second else None
-            if not (fits(unit.set, layer.x) and alike(*layer) and available(unit.set, layer.x.dtype, strategy)):
+            if not (fits(unit.set, layer.x) and alike(*layer[:3]) and available(unit.set, layer.x.dtype, strategy)):
                 left.append(unit)
                 continue
             key = layer.x.dtype, second
@@ -128,6 +133,12 @@ class Fused:
                 diameter = layers.units[i].diameter()
                 parts.append(BlockGaps({names[i]: len(gaps)}, gaps, diameter, lr, gradient_bound))
         return parts
+
+    def norms(self, set_: Set, x: Tensor, g: Tensor) -> tuple[float, float] | None:
+        """``|x|`` and ``|g|`` where ``x`` is not zero; None where no kernel can say it."""
+        if not (fits(set_, x) and alike(x, g, None) and g.is_contiguous() and available(set_, x.dtype, "projected")):
+            return None
+        return self._lists.norms(x, g, blocks.count(x.shape, set_.per) if set_.kernel in LISTED else 1)
 
     def blocks(self, index: int) -> Tensor:
         """The gaps of all blocks of a group at their last first half."""
@@ -166,6 +177,17 @@ class Fused:
             layers = self._layers[index] = Layers(made, params, members, table, [None] * len(made))
         return layers
 
+    def _with_lists(self, layers: Layers, memory: list[Memory | None], strategy: InFace | None) -> list[Memory | None]:
+        """The memory of layers with lists of what their rows use, where a step needs no more than these."""
+        if strategy != "projected" or layers.table.set.kernel not in LISTED:
+            return memory
+        return [
+            layer
+            if layer is None or layers.units[i].joint is not None
+            else layer._replace(listed=self._lists.of(layer.x, layers.table.rows[i]))
+            for i, layer in enumerate(memory)
+        ]
+
     def _call(
         self,
         layers: Layers,
@@ -176,7 +198,9 @@ class Fused:
         strategy: InFace | None,
     ) -> list[str]:
         """One call of a kernel, and what has to be done after it."""
+        memory = self._with_lists(layers, memory, strategy)
         found = layers.table.step(memory, options, strategy, project=group["project"])
+        self._lists.stepped([layer.x for layer in memory if layer is not None and layer.listed is not None])
         lr = options.lr.detach().clone() if isinstance(options.lr, Tensor) else options.lr
         if strategy is None:
             layers.lrs[:] = [old if layer is None else lr for old, layer in zip(layers.lrs, memory, strict=True)]
@@ -244,6 +268,7 @@ def _project_and_step(
         rate=table.rates(i)[marked],
         in_face=strategy,
         diameter=table.diameters(i)[marked],
+        most=options.most,
     )
     layer.x.copy_(set_.from_blocks(x.index_copy(0, marked, half.x), layer.x))
     table.add(i, marked, strategy, half.slope, half.decision)

@@ -392,12 +392,12 @@ class FrankWolfe(Optimizer):
             return
         state, size = self.state[units_[0].params[0]], StepSize(scalar(group["lr"]))
         first = state["phase"] == 0
-        with keeping_blocks(group, units_, self.state), preconditioned(group, self.state):
+        with keeping_blocks(group, units_, self.state), preconditioned(group, units_, self.state):
             if group["relative"] is not None:
-                size = self._relative_size(group, units_[0])
+                size = self._relative_size(group, units_[0], fused=options is not None)
             left = units_
             if options is not None:
-                sized = options._replace(lr=size.lr, rate=size.rate)
+                sized = options._replace(lr=size.lr, rate=size.rate, most=size.most)
                 left, outside = self._fused.step(index, group, self.state, sized)
                 self._outside += outside
             for unit in left:
@@ -406,10 +406,11 @@ class FrankWolfe(Optimizer):
             gaps = [own.blocks for own in (self._gaps.get(units_[0].params[0]),) if own is not None and left]
             keep_gap(state, units_[0], gaps[0] if gaps else self._fused.blocks(index))
 
-    def _relative_size(self, group: dict[str, Any], unit: Unit) -> StepSize:
+    def _relative_size(self, group: dict[str, Any], unit: Unit, *, fused: bool) -> StepSize:
         states = [self.state[p] for p in unit.params]
         x, g = unit_weights(unit, states), [gradient(group, p) for p in unit.params]
-        size = step_size(group, unit, states[0], x, g)
+        norms = self._fused.norms(unit.set, x[0], g[0]) if fused and unit.joint is None and states[0]["phase"] else None
+        size = step_size(group, unit, states[0], x, g, norms)
         states[0]["implied_lr"] = size.lr
         return size
 
@@ -441,6 +442,7 @@ class FrankWolfe(Optimizer):
             in_face=group["in_face"] if half_number and direction is None else None,
             diameter=only_of(diameter, kept),
             direction=direction,
+            most=size.most,
         )
         if half.m is not None:
             for state, buffer in zip(states, unit.tensors(all_blocks(half.m, kept, m)), strict=True):

@@ -3,7 +3,8 @@
 A group with ``relative=c`` has no smoothness constant. With ``s = c * lr`` (on a path of densities at most 0.03, times a warm-up):
 
 * a Frank-Wolfe step, and an in-face step along a direction, use ``C = 10 E[gap] / s``, where ``E[gap]`` is a running mean over
-  the blocks and the steps of the group: on average a step goes the part ``s / 10`` of the way to its vertex;
+  the blocks and the steps of the group: on average a step goes the part ``s / 10`` of the way to its vertex, and no block
+  more than ``s`` of it, however small the gaps were that the mean knows;
 * a projected in-face step uses ``lr = s |x| / (E|g| sqrt(1 - momentum))``, where ``E|g|`` is a running mean of the norm of the
   gradient where ``x`` is not zero: a step with independent gradients moves ``x`` by about ``s`` times its own length.
   Where the gradients of the momentum are larger than the mean knows, the step is shorter by as much.
@@ -29,8 +30,11 @@ from .units import Unit
 
 __all__ = ["AUTO", "NUMBERS", "StepSize", "begin", "keep_gap", "step_size"]
 
+# Never the default device, nor its dtype.
+FLOAT64: Any = {"dtype": torch.float64, "device": "cpu"}
+
 # What is kept of a parameter here: numbers, whose precision is not that of the parameter.
-MEANS = ("gradient_size", "gradient_norm", "recent_norm", "weight_size", "mean_gap")
+MEANS = ("gradient_size", "recent_size", "gradient_norm", "recent_norm", "mean_gap")
 NUMBERS = (*MEANS, "implied_lr")
 
 # What lr="auto" stands for: the length of a step, relative to its layer.
@@ -38,12 +42,6 @@ AUTO = 0.03
 
 # How much of the running means a new number replaces.
 GRADIENT, GAP = 0.02, 0.1
-
-# Norms change slowly, and cost about what a step costs: one projected step in so many looks at them.
-LOOK = 5
-
-# So does one that follows a gradient of so many times the usual norm.
-JUMP = 2.0
 
 # On a path of densities no step is longer, whatever a scheduler makes of lr: networks without normalisation die of 6 %.
 LONGEST = 0.03
@@ -53,41 +51,54 @@ TOWARD = 0.1
 
 
 class StepSize(NamedTuple):
-    """The learning rate that a half of an iteration implies, and ``1 / C`` of its blocks where that is not ``lr / diam^2``."""
+    """The learning rate that a half of an iteration implies.
+
+    ``rate`` is ``1 / C`` of its blocks where that is not ``lr / diam^2``; no block goes more than ``most`` of the way to its vertex.
+    """
 
     lr: float | Tensor
     rate: float | Tensor | None = None
+    most: Any = math.inf  # a number, or a tensor on a device that it does not leave
 
 
 def step_size(
-    group: dict[str, Any], unit: Unit, state: dict[str, Any], x: Sequence[Tensor], g: Sequence[Tensor]
+    group: dict[str, Any],
+    unit: Unit,
+    state: dict[str, Any],
+    x: Sequence[Tensor],
+    g: Sequence[Tensor],
+    norms: tuple[float, float] | None = None,
 ) -> StepSize:
-    """How far the next half of an iteration goes in a group of relative steps, from its weights and gradients."""
+    """How far the next half of an iteration goes in a group of relative steps, from its weights and gradients.
+
+    ``norms``, if somebody has them: ``|x|``, and ``|g|`` where ``x`` is not zero.
+    """
     length = group["relative"] * group["lr"]
     if group["path"] is not None:
         length = (length.clamp(max=LONGEST) if isinstance(length, Tensor) else min(length, LONGEST)) * warm_up(
             group["path"]
         )
-    norm = _norm(unit, g, g)
-    usual = _mean(state, "gradient_norm", norm, GRADIENT)
-    recent = _mean(state, "recent_norm", norm, 1 - group["momentum"])
-    surge = (
-        (recent / usual).nan_to_num(nan=1.0).clamp(min=1)
-    )  # of gradients that grow, or of one that is out of the way
     if state["phase"] and group["in_face"] == "projected":
-        period = min(LOOK, group["in_face_steps"])
-        look = (state["phase"] - 1) % period == 0 or "weight_size" not in state or not _known(state["gradient_size"])
-        if look or not norm.is_cpu or bool(norm > JUMP * usual):
-            _mean(state, "gradient_size", _norm(unit, g, x), 1 - (1 - GRADIENT) ** period)
-            state["weight_size"] = _norm(unit, x, x)
-        lr = length * state["weight_size"] / (state["gradient_size"] * surge * math.sqrt(1 - group["momentum"]))
+        if norms is None:
+            size, norm = _norm(unit, x, x), _norm(unit, g, x)
+        else:
+            size, norm = total(unit.params[0], torch.tensor(norms, **FLOAT64).square()).sqrt()
+        usual, surge = _usual(state, "gradient_size", "recent_size", norm, group["momentum"])
+        lr = length * size / (usual * surge.square() * math.sqrt(1 - group["momentum"]))
         return StepSize(_number(torch.nan_to_num(lr, nan=0.0, posinf=0.0)))
+    _, surge = _usual(state, "gradient_norm", "recent_norm", _norm(unit, g, g), group["momentum"])
     if not state.get("gap_known", "mean_gap" in state) or not _known(state["mean_gap"]):
         blocks, slopes = unit.blocks(x), unit.blocks(g)
         keep_gap(state, unit, unit.set.toward(blocks, slopes).slope)
     rate = torch.nan_to_num(TOWARD * length / (state["mean_gap"] * surge), nan=0.0, posinf=0.0)
     square = _mean_over(unit, torch.as_tensor(unit.diameter(), dtype=rate.dtype, device=rate.device).square())
-    return StepSize(_number(rate * square), _number(rate))
+    return StepSize(_number(rate * square), _number(rate), _number(torch.as_tensor(length, dtype=rate.dtype)))
+
+
+def _usual(state: dict[str, Any], mean: str, recent: str, norm: Tensor, momentum: float) -> tuple[Tensor, Tensor]:
+    """The running mean of a norm, and by how much the norms in the momentum are above it, if they are."""
+    usual = _mean(state, mean, norm, GRADIENT)
+    return usual, (_mean(state, recent, norm, 1 - momentum) / usual).nan_to_num(nan=1.0).clamp(min=1)
 
 
 def begin(state: dict[str, Any], p: Tensor) -> None:

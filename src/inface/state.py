@@ -152,24 +152,28 @@ def keep_average(state: State, average: Tensor) -> None:
 
 
 @contextmanager
-def preconditioned(group: dict[str, Any], states: Mapping[Tensor, State]) -> Iterator[None]:
-    """Within it, a group that asks for it has gradients over the root of the running mean of their squares.
+def preconditioned(group: dict[str, Any], units: Sequence[Unit], states: Mapping[Tensor, State]) -> Iterator[None]:
+    """Within it, units of a group that asks for it have gradients over the root of the running mean of their squares.
 
-    Gradients that are not finite stay what they are, and leave no trace.
+    Gradients that are not finite stay what they are, and leave no trace; nor do those that a projected in-face step does
+    not look at.
     """
     if not group["precondition"]:
         yield
         return
-    kept = [(p, p.grad) for p in group["params"] if p.grad is not None and entries(p)]
+    kept = [(p, p.grad) for unit in units for p in unit.params if p.grad is not None and entries(p)]
     beta = group["betas"][1]
-    for p, g in kept:
+    looked = [own for unit in units for own in _looked_at(group, unit, states)]
+    for (p, g), used in zip(kept, looked, strict=True):
         state, own = states[p], computable(g)
         if "exp_avg_sq" not in state:
             state["exp_avg_sq"] = torch.zeros_like(computable(p.detach()))
             state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
         second: Tensor = state["exp_avg_sq"]
         state["step"] += 1
-        if own.is_cpu and not torch.compiler.is_compiling() and math.isfinite(own.sum()):
+        if used is not None:
+            second.lerp_(torch.where(torch.isfinite(own) & used, own.square(), second), 1 - beta)
+        elif own.is_cpu and not torch.compiler.is_compiling() and math.isfinite(own.sum()):
             second.mul_(beta).addcmul_(own, own, value=1 - beta)
         else:
             second.lerp_(torch.where(torch.isfinite(own), own.square(), second), 1 - beta)
@@ -180,6 +184,17 @@ def preconditioned(group: dict[str, Any], states: Mapping[Tensor, State]) -> Ite
     finally:
         for p, g in kept:
             p.grad = g
+
+
+def _looked_at(group: dict[str, Any], unit: Unit, states: Mapping[Tensor, State]) -> list[Tensor | None]:
+    """For each parameter of a unit that has a gradient, what the next half looks at; None for everything."""
+    own = [states[p] for p in unit.params]
+    used = None
+    if group["in_face"] == "projected" and own[0]["phase"]:
+        x = unit.blocks(unit_weights(unit, own))
+        used = unit.set.in_use(x)
+    masks = [None] * len(own) if used is None else unit.tensors(used.expand_as(x))
+    return [mask for p, mask in zip(unit.params, masks, strict=True) if p.grad is not None]
 
 
 def implied(state: Mapping[str, Any]) -> float | Tensor | None:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib
 import itertools
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,9 +25,11 @@ from torch.nn import Parameter
 from ..gap import step_rate
 from ..sets import Set, blocks
 from ..sets.base import Decision
+from .lists import Listed, Lists
 
 __all__ = [
     "PLAIN",
+    "Lists",
     "Memory",
     "Options",
     "Table",
@@ -47,6 +50,9 @@ PLAIN = (Tensor, Parameter)
 
 # Never the default device: kernels write to the memory of a CPU.
 FLOAT64: Any = {"dtype": torch.float64, "device": "cpu"}
+
+# Columns of the table of layers, whose module imports Numba: see :mod:`inface.kernels.loops`.
+AT, ENDS = 9, 10
 
 _enabled = True
 _warned = False
@@ -154,7 +160,7 @@ def _compile(kernel: Callable[..., None]) -> None:
     """A call on no blocks: it compiles and does nothing else, so that what fails fails here."""
     memory = torch.zeros(8, **FLOAT64)
     at = memory.data_ptr()
-    kernel(at, 0, 0, 0, at, False, 0.0, 1.0, 0, at, 0, False)
+    kernel(at, 0, 0, 0, at, False, 0.0, 1.0, 1.0, 0, at, 0, False)
 
 
 def _warn_once(reason: str) -> None:
@@ -176,6 +182,7 @@ class Options(NamedTuple):
     momentum: float = 0.0
     maximize: bool = False
     rate: float | Tensor | None = None  # 1 / C of all blocks, where it is not lr / diam^2
+    most: float = math.inf  # no step is longer, but for projected ones
 
     def mark(self) -> tuple[object, ...]:
         """What changes when these options do."""
@@ -195,6 +202,7 @@ class Memory(NamedTuple):
     x: Tensor
     g: Tensor
     m: Tensor | None
+    listed: Listed | None = None  # what its rows use, if somebody knows it
 
 
 class Table:
@@ -315,6 +323,10 @@ class Table:
         table[:, 1] = [0 if g is None else g.data_ptr() for g in held]
         if options.momentum:
             table[:, 2] = [0 if layer is None or layer.m is None else layer.m.data_ptr() for layer in memory]
+        if strategy == "projected":
+            lists = [None if layer is None else layer.listed for layer in memory]
+            table[:, AT] = [0 if found is None else found.at.data_ptr() for found in lists]
+            table[:, ENDS] = [0 if found is None else found.ends.data_ptr() for found in lists]
         before = self._counted[half, 3]
         number = self._phases[strategy]
         if self._small or torch.get_num_threads() == 1:
@@ -380,11 +392,12 @@ class Table:
         else:
             self._rates.fill_(float(rate))
         torch.mul(self._rates, torch.as_tensor(self.diameter, **FLOAT64).square(), out=self._lrs)
-        if before is None or (before.momentum, before.maximize) != (options.momentum, options.maximize):
+        if before is None or _constants(before) != _constants(options):
             self._arguments = (
                 self._radii.data_ptr(),
                 self._radii.numel() > 1,
                 1 - options.momentum if options.momentum else 0.0,
+                float(options.most),
                 -1.0 if options.maximize else 1.0,
                 self._family,
             )
@@ -420,6 +433,10 @@ class Table:
             into = (wanted - (ends[layer] - self._entries[layer])) * self.rows[layer] // max(1, self._entries[layer])
             edges.append(self.starts[layer] + into)
         return [0, *edges, self.total]
+
+
+def _constants(options: Options) -> tuple[object, ...]:
+    return options.momentum, options.maximize, float(options.most)
 
 
 def _same_but_radius(one: Set, other: Set) -> bool:

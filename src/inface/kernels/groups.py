@@ -88,7 +88,7 @@ def push_along(x, g, a, b):
 
 
 @compiled()
-def block_step(x, g, sign, r, rate, phase, inner, prices, pushes, norms, eps):
+def block_step(x, g, sign, r, rate, most, phase, inner, prices, pushes, norms, eps):
     """The step of one block: ``(slope, step, hit)``."""
     groups = x.shape[0]
     size = 0.0
@@ -141,7 +141,7 @@ def block_step(x, g, sign, r, rate, phase, inner, prices, pushes, norms, eps):
             room = lean * lean + (r - rest - norm) * (r - rest + norm)
             limit = (math.sqrt(max(room, 0.0)) - lean) / (2 * r)
 
-    wanted = slope * rate if 0 < slope < np.inf else 0.0
+    wanted = min(slope * rate, most) if 0 < slope < np.inf else 0.0
     hit = wanted >= limit and wanted > 0
     t = limit if hit else wanted
     if not t > 0:
@@ -191,7 +191,26 @@ def block_step(x, g, sign, r, rate, phase, inner, prices, pushes, norms, eps):
 
 @compiled()
 def all_blocks(
-    x, xb, g, gb, m, mb, radii, rates, slopes, counts, weight, sign, first, groups, phase, project, mask, infinite, eps
+    x,
+    xb,
+    g,
+    gb,
+    m,
+    mb,
+    radii,
+    rates,
+    slopes,
+    counts,
+    weight,
+    most,
+    sign,
+    first,
+    groups,
+    phase,
+    project,
+    mask,
+    infinite,
+    eps,
 ):
     """The step on every block from ``first`` on; see ``all_rows``."""
     scratch = np.empty((3, groups))
@@ -227,7 +246,7 @@ def all_blocks(
             if project:
                 slopes[i] = -1.0
                 continue
-        slope, step, hit = block_step(y, h, turn, r, rate, phase, inner, scratch[0], scratch[1], scratch[2], eps)
+        slope, step, hit = block_step(y, h, turn, r, rate, most, phase, inner, scratch[0], scratch[1], scratch[2], eps)
         if not math.isfinite(slope):
             counts[2] += 1
             continue
@@ -237,7 +256,7 @@ def all_blocks(
 
 
 @compiled(entry=True)
-def groups_float32(table, layers, first, last, radii, many_radii, weight, sign, family, counts, phase, project):
+def groups_float32(table, layers, first, last, radii, many_radii, weight, most, sign, family, counts, phase, project):
     """The step on blocks ``first`` to ``last`` of float32 memory; arguments are those of ``rows_float32``."""
     lines = carray(pointer(table), (layers, COLUMNS), int64)
     for i in range(layers):
@@ -253,12 +272,12 @@ def groups_float32(table, layers, first, last, radii, many_radii, weight, sign, 
             carray(pointer(radii), (end if many_radii else 1,), float64),
             carray(pointer(line[RATES]), (end,), float64), carray(pointer(line[SLOPES]), (end,), float64),
             carray(pointer(counts), (4,), int64),
-            weight, sign, begin, line[GROUPS], phase, project, int32(0x7FFFFFFF), int32(0x7F800000), 2.0**-23,
+            weight, most, sign, begin, line[GROUPS], phase, project, int32(0x7FFFFFFF), int32(0x7F800000), 2.0**-23,
         )  # fmt: skip
 
 
 @compiled(entry=True)
-def groups_float64(table, layers, first, last, radii, many_radii, weight, sign, family, counts, phase, project):
+def groups_float64(table, layers, first, last, radii, many_radii, weight, most, sign, family, counts, phase, project):
     """The step on blocks ``first`` to ``last`` of float64 memory; arguments are those of ``rows_float64``."""
     lines = carray(pointer(table), (layers, COLUMNS), int64)
     for i in range(layers):
@@ -274,5 +293,5 @@ def groups_float64(table, layers, first, last, radii, many_radii, weight, sign, 
             carray(pointer(radii), (end if many_radii else 1,), float64),
             carray(pointer(line[RATES]), (end,), float64), carray(pointer(line[SLOPES]), (end,), float64),
             carray(pointer(counts), (4,), int64),
-            weight, sign, begin, line[GROUPS], phase, project, int64(0x7FFFFFFFFFFFFFFF), int64(0x7FF0000000000000), 2.0**-52,
+            weight, most, sign, begin, line[GROUPS], phase, project, int64(0x7FFFFFFFFFFFFFFF), int64(0x7FF0000000000000), 2.0**-52,
         )  # fmt: skip

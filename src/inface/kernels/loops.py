@@ -29,8 +29,8 @@ FAMILIES = {"ball": BALL, "simplex": SIMPLEX, "box": BOX, "groups": GROUPED}
 PHASES = {None: TOWARD, "frank-wolfe": WITHIN, "away": AWAY, "pairwise": PAIRWISE, "projected": PROJECTED}
 
 # The entries step on all layers of a table: one line for each, of the columns below. Rows are numbered through all layers;
-# a layer whose ``X`` is 0 is left out.
-X, G, M, ROWS, WIDTH, START, RATES, SLOPES, GROUPS, COLUMNS = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+# a layer whose ``X`` is 0 is left out. ``AT`` and ``ENDS``, where they are not 0, list what its rows use.
+X, G, M, ROWS, WIDTH, START, RATES, SLOPES, GROUPS, AT, ENDS, COLUMNS = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 
 PIECE = 256
 ULPS = 8
@@ -187,18 +187,16 @@ def scale_by(x, a):
 
 @compiled()
 def average_into(m, g, weight, sign):
-    """``m <- (1 - weight) m + weight g``, from ``m = g`` where there is no average yet."""
+    """``m <- (1 - weight) m + weight g``, from ``m = g`` in entries that have no average yet."""
     s, w, rest = m.dtype.type(sign), m.dtype.type(weight), m.dtype.type(1 - weight)
-    if math.isnan(m[0]):
+    if weight < 0.5:
         for k in range(m.shape[0]):
-            m[k] = s * g[k]
-    elif weight < 0.5:
-        for k in range(m.shape[0]):
-            m[k] += w * (s * g[k] - m[k])
+            new = s * g[k]
+            m[k] = m[k] + w * (new - m[k]) if m[k] == m[k] else new
     else:
         for k in range(m.shape[0]):
             new = s * g[k]
-            m[k] = new - rest * (new - m[k])
+            m[k] = new - rest * (new - m[k]) if m[k] == m[k] else new
 
 
 @compiled(inline="always")

@@ -1,8 +1,8 @@
 """Projected in-face steps, compiled by Numba: a gradient step of what a block uses, projected onto the minimal face.
 
 The mathematics is that of ``project_in_face`` of a set and of its ``block_face_project``, letter by letter; the loops follow
-:mod:`inface.kernels.loops`. Gradient and momentum are passed over once, and so is the search for what a block uses: the
-projection works on a short list of it.
+:mod:`inface.kernels.loops`. The projection works on a short list of what a block uses. Gradient and momentum are looked at
+there and nowhere else; where somebody keeps the list, the weights are too.
 """
 
 # Types are Numba's; its loops are what they are.
@@ -22,9 +22,11 @@ from numba.extending import intrinsic
 
 # Numba's cache of this file does not see changes in that one: touch this file after them.
 from .loops import (
+    AT,
     BALL,
     BOX,
     COLUMNS,
+    ENDS,
     GROUPS,
     PIECE,
     RATES,
@@ -80,8 +82,8 @@ def padded(count):
 
 
 @compiled()
-def gather(x, g, at, own, price):
-    """The places of what is not zero, it and its gradient, and how many there are; then zeros, to a multiple of 32."""
+def find(x, at):
+    """Write down where ``x`` is not zero; how many places that is."""
     count, whole = 0, x.shape[0] - x.shape[0] % LANES
     address, size, zero = x.ctypes.data, x.itemsize, x.dtype.type(0)
     for piece in range(0, whole, LANES):
@@ -93,11 +95,48 @@ def gather(x, g, at, own, price):
     for k in range(whole, x.shape[0]):
         at[count] = k
         count += x[k] != 0
+    return count
+
+
+@compiled()
+def pick(x, listed, at):
+    """The places of a list where ``x`` is still not zero; how many these are."""
+    count = 0
+    for q in range(listed.shape[0]):
+        at[count] = listed[q]
+        count += x[listed[q]] != 0
+    return count
+
+
+@compiled()
+def gather(x, g, at, own, price, count):
+    """``x`` and its gradient in those places, then zeros, to a multiple of 32; whether the gradient is finite there."""
+    rest = x.dtype.type(0)
     for q in range(count):
         own[q], price[q] = x[at[q]], g[at[q]]
+        rest += price[q] - price[q]
     for q in range(count, padded(count)):
         own[q], price[q] = 0, 0
-    return count
+    return rest == 0
+
+
+@compiled()
+def average_listed(m, at, price, count, weight, sign):
+    """The momentum in those places takes in the gradient, and is the ``price`` from now on."""
+    s, w, rest = m.dtype.type(sign), m.dtype.type(weight), m.dtype.type(1 - weight)
+    for q in range(count):
+        new, old = s * price[q], m[at[q]]
+        if old == old:  # noqa: PLR0124 - NaN is not itself: no average yet
+            new = old + w * (new - old) if weight < 0.5 else new - rest * (new - old)
+        m[at[q]] = price[q] = new
+
+
+@compiled()
+def forget_listed(x, m, at, count):
+    """What is zero now has no momentum any more."""
+    for q in range(count):
+        if x[at[q]] == 0:
+            m[at[q]] = np.nan
 
 
 # ---------------------------------------------------------------------- the projection of a short list
@@ -430,19 +469,25 @@ def group_block(x, g, sign, r, lr, phase, on, norms, at, v, held, eps):
 
 
 @compiled()
-def block(x, xb, g, sign, r, lr, family, phase, project, scratch, short, at, mask, eps):
-    """The step of one block, ``(fall, moved, hit, outside)``; one that is outside, and is to be projected, stays."""
+def block(x, xb, gb, g, m, sign, weight, r, lr, family, phase, project, scratch, at, mask, infinite, eps):
+    """The step of one block that is no row of a short list, ``(fall, moved, hit, outside)``."""
     v, held, norms = scratch[0], scratch[1], scratch[2]
-    if family in (BALL, SIMPLEX):
-        count = gather(x[0], g[0], at, short[0], short[1])
-        return sparse_row(x[0], sign, r, lr, phase, family, project, at, short[0], short[1], v, count, eps)
     size = 0.0
     if family == BOX:
         size = float64(bits_of(top_magnitude(xb[0], mask)))
+        norms[0] = 1.0
     else:
         for j in range(x.shape[0]):
             norms[j] = norm_of(x[j], xb[j], mask)
             size += norms[j]
+    for j in range(x.shape[0]):
+        if (norms[j] > 0 or x.shape[0] == 1) and not top_magnitude(gb[j], mask) < infinite:
+            return np.nan, False, False, False
+    if weight > 0:
+        for j in range(x.shape[0]):
+            if norms[j] > 0 or x.shape[0] == 1:
+                average_into(m[j], g[j], weight, sign)
+        g, sign = m, 1.0
     outside = r * (1 + ULPS * eps) < size < np.inf
     if outside and project:
         return 0.0, False, False, True
@@ -451,6 +496,10 @@ def block(x, xb, g, sign, r, lr, family, phase, project, scratch, short, at, mas
     else:
         on = size >= r * (1 - ULPS * eps)
         fall, moved, hit = group_block(x, g, sign, r, lr, phase, on, norms, at, v, held, eps)
+        if weight > 0 and hit:
+            for j in range(x.shape[0]):
+                if norms[j] > 0 and top_magnitude(xb[j], mask) == 0 and x.shape[0] > 1:
+                    m[j, :] = np.nan
     return fall, moved, hit, outside
 
 
@@ -465,6 +514,8 @@ def all_blocks(
     rates,
     slopes,
     counts,
+    listed,
+    ends,
     weight,
     sign,
     first,
@@ -476,7 +527,10 @@ def all_blocks(
     infinite,
     eps,
 ):
-    """The step on every block from ``first`` on, with marks and counts as ``all_rows`` makes them; ``rates`` are ``lr``."""
+    """The step on every block from ``first`` on, with marks and counts as ``all_rows`` makes them; ``rates`` are ``lr``.
+
+    Gradients and momentum are looked at where the step looks at them: at what a block uses.
+    """
     longest = padded(max(x.shape[1], groups) + 1)
     # Views of an address: passing on what is counted by reference costs as much as a short row.
     memory = np.empty(6 * longest)
@@ -489,20 +543,24 @@ def all_blocks(
         slopes[i] = 0.0
         if r == np.inf:
             continue
-        finite = True
-        for j in range(begin, end):
-            finite = finite and top_magnitude(gb[j], mask) < infinite
-        if not finite:
-            counts[2] += 1
-            continue
-        h = g[begin:end]
-        if weight > 0:
-            for j in range(begin, end):
-                average_into(m[j], g[j], weight, sign)
-            h, turn = m[begin:end], 1.0
-        fall, moved, hit, outside = block(
-            x[begin:end], xb[begin:end], h, turn, r, rates[i], family, phase, project, scratch, short, at, mask, eps
-        )
+        if family in (BALL, SIMPLEX):
+            count = pick(x[i], listed[ends[i] : ends[i + 1]], at) if ends.shape[0] else find(x[i], at)
+            finite = gather(x[i], g[i], at, short[0], short[1], count)
+            fall, moved, hit, outside = np.nan, False, False, False
+            if finite:
+                if weight > 0:
+                    average_listed(m[i], at, short[1], count, weight, sign)
+                    turn = 1.0
+                fall, moved, hit, outside = sparse_row(
+                    x[i], turn, r, rates[i], phase, family, project, at, short[0], short[1], scratch[0], count, eps
+                )
+                if weight > 0 and hit:
+                    forget_listed(x[i], m[i], at, count)
+        else:
+            fall, moved, hit, outside = block(
+                x[begin:end], xb[begin:end], gb[begin:end], g[begin:end], m[begin:end], turn, weight, r, rates[i], family,
+                phase, project, scratch, at, mask, infinite, eps,
+            )  # fmt: skip
         if outside:
             counts[3] += 1
             if project:
@@ -518,7 +576,9 @@ def all_blocks(
 
 
 @compiled(entry=True)
-def projected_float32(table, layers, first, last, radii, many_radii, weight, sign, family, counts, phase, project):
+def projected_float32(
+    table, layers, first, last, radii, many_radii, weight, most, sign, family, counts, phase, project
+):
     """The step on blocks ``first`` to ``last`` of float32 memory; arguments are those of ``rows_float32``."""
     lines = carray(pointer(table), (layers, COLUMNS), int64)
     for i in range(layers):
@@ -534,12 +594,16 @@ def projected_float32(table, layers, first, last, radii, many_radii, weight, sig
             carray(pointer(radii), (end if many_radii else 1,), float64),
             carray(pointer(line[RATES]), (end,), float64), carray(pointer(line[SLOPES]), (end,), float64),
             carray(pointer(counts), (4,), int64),
+            carray(pointer(line[AT]), (carray(pointer(line[ENDS]), (end + 1,), int64)[end] if line[ENDS] else 0,), int32),
+            carray(pointer(line[ENDS]), (end + 1 if line[ENDS] else 0,), int64),
             weight, sign, begin, line[GROUPS], family, phase, project, int32(0x7FFFFFFF), int32(0x7F800000), 2.0**-23,
         )  # fmt: skip
 
 
 @compiled(entry=True)
-def projected_float64(table, layers, first, last, radii, many_radii, weight, sign, family, counts, phase, project):
+def projected_float64(
+    table, layers, first, last, radii, many_radii, weight, most, sign, family, counts, phase, project
+):
     """The step on blocks ``first`` to ``last`` of float64 memory; arguments are those of ``rows_float64``."""
     lines = carray(pointer(table), (layers, COLUMNS), int64)
     for i in range(layers):
@@ -555,6 +619,8 @@ def projected_float64(table, layers, first, last, radii, many_radii, weight, sig
             carray(pointer(radii), (end if many_radii else 1,), float64),
             carray(pointer(line[RATES]), (end,), float64), carray(pointer(line[SLOPES]), (end,), float64),
             carray(pointer(counts), (4,), int64),
+            carray(pointer(line[AT]), (carray(pointer(line[ENDS]), (end + 1,), int64)[end] if line[ENDS] else 0,), int32),
+            carray(pointer(line[ENDS]), (end + 1 if line[ENDS] else 0,), int64),
             weight, sign, begin, line[GROUPS], family, phase, project, int64(0x7FFFFFFFFFFFFFFF), int64(0x7FF0000000000000),
             2.0**-52,
         )  # fmt: skip

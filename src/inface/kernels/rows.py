@@ -51,7 +51,7 @@ __all__ = ["rows_float32", "rows_float64"]
 
 
 @compiled(inline="always")
-def one_hot_row(x, xb, g, gb, r, rate, sign, family, phase, j, inner, size, sizes, mask, low, eps):
+def one_hot_row(x, xb, g, gb, r, rate, most, sign, family, phase, j, inner, size, sizes, mask, low, eps):
     """The step of one row whose vertices have one entry: ``(slope, step, hit)``. See ``group_sum`` for the formulas."""
     on = family == SIMPLEX or size >= r * (1 - ULPS * eps)
     whole = gb.dtype.type
@@ -99,7 +99,7 @@ def one_hot_row(x, xb, g, gb, r, rate, sign, family, phase, j, inner, size, size
             room = along * along + (r - rest - norm) * (r - rest + norm)
             limit = (math.sqrt(max(room, 0.0)) - along) / (2 * r)
 
-    wanted = slope * rate if 0 < slope < np.inf else 0.0
+    wanted = min(slope * rate, most) if 0 < slope < np.inf else 0.0
     hit = wanted >= limit and wanted > 0
     t = limit if hit else wanted
     if not t > 0:
@@ -225,7 +225,7 @@ def box_pairwise(x, g, sign, r, edge, t, reach):
 
 
 @compiled()
-def box_row(x, g, radius, rate, sign, phase, mask, eps):
+def box_row(x, g, radius, rate, most, sign, phase, mask, eps):
     """The step of one row of a box: ``(slope, step, hit)``. See ``linf_ball`` for the formulas."""
     real = x.dtype.type
     r, s = real(radius), real(sign)
@@ -243,7 +243,7 @@ def box_row(x, g, radius, rate, sign, phase, mask, eps):
         else:
             slope = forth + back
             limit = float64(room) / (2 * radius)
-    wanted = slope * rate if 0 < slope < np.inf else 0.0
+    wanted = min(slope * rate, most) if 0 < slope < np.inf else 0.0
     hit = wanted >= limit and wanted > 0
     t = limit if hit else wanted
     if t > 0:
@@ -273,6 +273,7 @@ def all_rows(
     slopes,
     counts,
     weight,
+    most,
     sign,
     first,
     family,
@@ -320,10 +321,10 @@ def all_rows(
                 slopes[i] = -1.0
                 continue
         if family == BOX:
-            slope, step, hit = box_row(x[i], h, r, rate, turn, phase, mask, eps)
+            slope, step, hit = box_row(x[i], h, r, rate, most, turn, phase, mask, eps)
         else:
             slope, step, hit = one_hot_row(
-                x[i], xb[i], h, hb, r, rate, turn, family, phase, j, turn * inner, size, sizes, mask, low, eps
+                x[i], xb[i], h, hb, r, rate, most, turn, family, phase, j, turn * inner, size, sizes, mask, low, eps
             )
         if not math.isfinite(slope):
             counts[2] += 1
@@ -334,7 +335,7 @@ def all_rows(
 
 
 @compiled(entry=True)
-def rows_float32(table, layers, first, last, radii, many_radii, weight, sign, family, counts, phase, project):
+def rows_float32(table, layers, first, last, radii, many_radii, weight, most, sign, family, counts, phase, project):
     """The step on rows ``first`` to ``last`` of float32 memory; arguments are addresses and numbers."""
     lines = carray(pointer(table), (layers, COLUMNS), int64)
     for i in range(layers):
@@ -350,13 +351,13 @@ def rows_float32(table, layers, first, last, radii, many_radii, weight, sign, fa
             carray(pointer(radii), (end if many_radii else 1,), float64),
             carray(pointer(line[RATES]), (end,), float64),
             carray(pointer(line[SLOPES]), (end,), float64), carray(pointer(counts), (4,), int64),
-            weight, sign, begin, family, phase, project,
+            weight, most, sign, begin, family, phase, project,
             int32(0x7FFFFFFF), int32(-0x80000000), int32(0x7F800000), 2.0**-23,
         )  # fmt: skip
 
 
 @compiled(entry=True)
-def rows_float64(table, layers, first, last, radii, many_radii, weight, sign, family, counts, phase, project):
+def rows_float64(table, layers, first, last, radii, many_radii, weight, most, sign, family, counts, phase, project):
     """The step on rows ``first`` to ``last`` of float64 memory; arguments are addresses and numbers."""
     lines = carray(pointer(table), (layers, COLUMNS), int64)
     for i in range(layers):
@@ -372,6 +373,6 @@ def rows_float64(table, layers, first, last, radii, many_radii, weight, sign, fa
             carray(pointer(radii), (end if many_radii else 1,), float64),
             carray(pointer(line[RATES]), (end,), float64),
             carray(pointer(line[SLOPES]), (end,), float64), carray(pointer(counts), (4,), int64),
-            weight, sign, begin, family, phase, project,
+            weight, most, sign, begin, family, phase, project,
             int64(0x7FFFFFFFFFFFFFFF), int64(-0x8000000000000000), int64(0x7FF0000000000000), 2.0**-52,
         )  # fmt: skip

@@ -328,6 +328,13 @@ class Set(ABC):
         slope = slope.detach()
         return Projected(slope=slope, limit=torch.where(smaller, slope * rate, torch.inf), end=end, part=part)
 
+    def in_use(self, x: Tensor) -> Tensor | None:  # noqa: ARG002 - some sets can say it
+        """The entries that a projected in-face step looks at, as a mask of blocks (it broadcasts); None for all.
+
+        Momentum is averaged there alone in such a step: gradients of other entries need not be known.
+        """
+        return None
+
     def in_face(self, strategy: InFace, x: Tensor, g: Tensor) -> Move:
         """The in-face move of that name, for those that need no more than the blocks and their gradients."""
         moves = {"away": self.away, "frank-wolfe": self.within, "pairwise": self.pairwise}
@@ -615,9 +622,11 @@ class Set(ABC):
             raise ValueError(f"{type(self).__name__}: block {block} has radius inf: it is free, and has no vertices")
 
 
-def decide(set_: Set, x: Tensor, move: Move, rate: float | Tensor) -> Decision:
-    """``min(slope / C, limit)`` per block with ``rate = 1 / C``; 0 where there is nothing to gain or a number is not finite."""
+def decide(set_: Set, x: Tensor, move: Move, rate: float | Tensor, most: float | Tensor = math.inf) -> Decision:
+    """``min(slope / C, most, limit)`` per block, ``rate = 1 / C``; 0 where there is nothing to gain or a number is not finite."""
     wanted = torch.where(torch.isfinite(move.slope) & (move.slope > 0), move.slope, 0) * rate
+    if isinstance(most, Tensor) or most < math.inf:
+        wanted = wanted.clamp(max=most)
     limit = set_.limit(x, move, wanted)
     hit = (wanted >= limit) & (wanted > 0)
     return Decision(torch.where(hit, limit, wanted), hit)

@@ -209,6 +209,10 @@ class GroupSum(Set):
         end = torch.where((w > 0).unsqueeze(2), unit * w.unsqueeze(2), 0).to(x.dtype)
         return FaceProjection(torch.where(spread(alone, x), x, end), smaller & ~alone)
 
+    def in_use(self, x: Tensor) -> Tensor | None:
+        """The groups that are not zero; in a block that is a single group, all of it."""
+        return (group_norms(x) > 0).unsqueeze(2) if x.shape[1] > 1 else None
+
     def ray(self, x: Tensor, d: Tensor) -> Tensor:
         return norm_ray(_value_and_slope, x.to(wide(x)), d.to(wide(d)), self.r(x), torch.finfo(x.dtype).eps)
 

@@ -1,0 +1,119 @@
+"""Compiled loops for lists of what rows use: finding them, and norms over them."""
+
+# Types are Numba's; its loops are what they are.
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN201, ANN202
+
+from __future__ import annotations
+
+from numba import carray, float32, float64, int32, int64, uint64
+from numba.cpython.unsafe.numbers import trailing_zeros
+
+from .loops import PIECE, REASSOCIATE, compiled, pointer
+from .projected import LANES, nonzero_bits
+
+__all__ = ["listed_float32", "listed_float64", "squares_float32", "squares_float64"]
+
+
+@compiled()
+def listed(x, at, ends, room):
+    """Write down where the rows of ``x`` are not zero; how many places that is, or -1 if there is no room for them."""
+    count, whole = 0, x.shape[1] - x.shape[1] % LANES
+    size, zero = x.itemsize, x.dtype.type(0)
+    for i in range(x.shape[0]):
+        address = x[i].ctypes.data
+        for piece in range(0, whole, LANES):
+            found = nonzero_bits(int64(address + piece * size), zero)
+            while found != uint64(0):
+                at[count] = piece + trailing_zeros(found)
+                count += 1
+                found &= found - uint64(1)
+            if count > room:
+                return -1
+        for k in range(whole, x.shape[1]):
+            at[count] = k
+            count += x[i, k] != 0
+        if count > room:
+            return -1
+        ends[i + 1] = count
+    return count
+
+
+@compiled(fastmath=REASSOCIATE)
+def squares_of_piece(x, g):
+    """``|x|^2``, and ``|g|^2`` where ``x`` is not zero."""
+    size, slope = x.dtype.type(0), x.dtype.type(0)
+    for k in range(x.shape[0]):
+        size += x[k] * x[k]
+        slope += g[k] * g[k] if x[k] != 0 else x.dtype.type(0)
+    return size, slope
+
+
+@compiled(fastmath=REASSOCIATE)
+def squares_of_list(x, g, at):
+    """The same of the places of a list."""
+    size, slope = 0.0, 0.0
+    for q in range(at.shape[0]):
+        own, price = float64(x[at[q]]), float64(g[at[q]])
+        size += own * own
+        slope += price * price if own != 0 else 0.0
+    return size, slope
+
+
+@compiled()
+def squares(x, g, at, ends, out):
+    for i in range(x.shape[0]):
+        if ends.shape[0]:
+            some = squares_of_list(x[i], g[i], at[ends[i] : ends[i + 1]])
+            out[0] += some[0]
+            out[1] += some[1]
+            continue
+        for piece in range(0, x.shape[1], PIECE):
+            end = min(piece + PIECE, x.shape[1])
+            part = squares_of_piece(x[i, piece:end], g[i, piece:end])
+            out[0] += float64(part[0])
+            out[1] += float64(part[1])
+
+
+@compiled(entry=True)
+def listed_float32(x, rows, width, at, ends, room):
+    return listed(
+        carray(pointer(x), (rows, width), float32),
+        carray(pointer(at), (room + 64,), int32),
+        carray(pointer(ends), (rows + 1,), int64),
+        room,
+    )
+
+
+@compiled(entry=True)
+def listed_float64(x, rows, width, at, ends, room):
+    return listed(
+        carray(pointer(x), (rows, width), float64),
+        carray(pointer(at), (room + 64,), int32),
+        carray(pointer(ends), (rows + 1,), int64),
+        room,
+    )
+
+
+@compiled(entry=True)
+def squares_float32(x, g, rows, width, at, ends, out):
+    last = carray(pointer(ends), (rows + 1 if ends else 0,), int64)
+    squares(
+        carray(pointer(x), (rows, width), float32),
+        carray(pointer(g), (rows, width), float32),
+        carray(pointer(at), (last[rows] if ends else 0,), int32),
+        last,
+        carray(pointer(out), (2,), float64),
+    )
+
+
+@compiled(entry=True)
+def squares_float64(x, g, rows, width, at, ends, out):
+    last = carray(pointer(ends), (rows + 1 if ends else 0,), int64)
+    squares(
+        carray(pointer(x), (rows, width), float64),
+        carray(pointer(g), (rows, width), float64),
+        carray(pointer(at), (last[rows] if ends else 0,), int32),
+        last,
+        carray(pointer(out), (2,), float64),
+    )
