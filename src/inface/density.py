@@ -35,10 +35,10 @@ __all__ = ["DensityScheduler", "Path", "advance", "attach", "keeping_blocks", "r
 
 BEGIN, END = 0.1, 0.8
 
-# A path's balls are twice as large as the length of a layer at its start asks for. Trained layers are longer than new ones,
+# A path's balls are three times as large as the length of a layer at its start asks for. Trained layers are longer than new ones,
 # and where nothing behind them rescales what they compute, that is how outputs become certain: small networks underfit
 # without this room. With much more of it there is no pressure to leave edges out.
-ROOM = 2.0
+ROOM = 3.0
 
 # The length of a node as PyTorch initialises it: uniform in +-1 / sqrt(n). Layers that start shorter, as heads and
 # transformers often do, may grow to it.

@@ -7,7 +7,8 @@ A group with ``relative=c`` has no smoothness constant. With ``s = c * lr`` (on 
   more than ``s`` of it, however small the gaps were that the mean knows;
 * a projected in-face step uses ``lr = s |x| / (E|g| sqrt(1 - momentum))``, where ``E|g|`` is a running mean of the norm of the
   gradient where ``x`` is not zero: a step with independent gradients moves ``x`` by about ``s`` times its own length.
-  Where the gradients of the momentum are larger than the mean knows, the step is shorter by as much.
+  Where the gradients of the momentum are larger than the mean knows, the step is shorter by the square of that. On a path
+  ``|x| / E|g|`` is at most four times the least there was since it began: steps end with the gradients.
 
 Multiplying the loss by a number multiplies ``E[gap]`` and ``E|g|``; multiplying a layer by ``a`` and the next one by ``1/a``
 multiplies ``|x|`` by ``a`` and ``E|g|`` by ``1/a``. The steps stay the same. The constant ``L = 1 / (2 lr)`` that they imply
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .density import warm_up
+from .density import Path, warm_up
 from .dtensors import total
 from .sets.base import computable, wide
 from .units import Unit
@@ -34,7 +35,7 @@ __all__ = ["AUTO", "NUMBERS", "StepSize", "begin", "keep_gap", "step_size"]
 FLOAT64: Any = {"dtype": torch.float64, "device": "cpu"}
 
 # What is kept of a parameter here: numbers, whose precision is not that of the parameter.
-MEANS = ("gradient_size", "recent_size", "gradient_norm", "recent_norm", "mean_gap")
+MEANS = ("gradient_size", "recent_size", "gradient_norm", "recent_norm", "least_ratio", "mean_gap")
 NUMBERS = (*MEANS, "implied_lr")
 
 # What lr="auto" stands for: the length of a step, relative to its layer.
@@ -45,6 +46,10 @@ GRADIENT, GAP = 0.02, 0.1
 
 # On a path of densities no step is longer, whatever a scheduler makes of lr: networks without normalisation die of 6 %.
 LONGEST = 0.03
+
+# Nor does a network that has learnt its data by heart, and has nothing but noise for gradients, move on at full length:
+# against its gradients a step grows to so many times of what it was when they were largest.
+GROWTH = 4.0
 
 # A vertex is far: a step to it is so much shorter than one in the face.
 TOWARD = 0.1
@@ -84,7 +89,8 @@ def step_size(
         else:
             size, norm = total(unit.params[0], torch.tensor(norms, **FLOAT64).square()).sqrt()
         usual, surge = _usual(state, "gradient_size", "recent_size", norm, group["momentum"])
-        lr = length * size / (usual * surge.square() * math.sqrt(1 - group["momentum"]))
+        ratio = _bounded(state, group["path"], size / usual)
+        lr = length * ratio / (surge.square() * math.sqrt(1 - group["momentum"]))
         return StepSize(_number(torch.nan_to_num(lr, nan=0.0, posinf=0.0)))
     _, surge = _usual(state, "gradient_norm", "recent_norm", _norm(unit, g, g), group["momentum"])
     if not state.get("gap_known", "mean_gap" in state) or not _known(state["mean_gap"]):
@@ -99,6 +105,16 @@ def _usual(state: dict[str, Any], mean: str, recent: str, norm: Tensor, momentum
     """The running mean of a norm, and by how much the norms in the momentum are above it, if they are."""
     usual = _mean(state, mean, norm, GRADIENT)
     return usual, (_mean(state, recent, norm, 1 - momentum) / usual).nan_to_num(nan=1.0).clamp(min=1)
+
+
+def _bounded(state: dict[str, Any], path: Path | None, ratio: Tensor) -> Tensor:
+    """The size of a layer over that of its gradients; on a path, once it has begun, at most so many times the least there was."""
+    if path is None or path["step"] < path["begin"] * path["steps"]:
+        return ratio
+    known = state.get("least_ratio", ratio)
+    least = torch.where((known > 0) & ~(ratio < known), known, ratio)
+    state["least_ratio"] = torch.where(torch.isfinite(least), least, 0).detach()
+    return torch.where(state["least_ratio"] > 0, ratio.clamp(max=GROWTH * state["least_ratio"]), ratio)
 
 
 def begin(state: dict[str, Any], p: Tensor) -> None:

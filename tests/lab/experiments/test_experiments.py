@@ -63,7 +63,7 @@ def test_all_weights_of_the_networks_without_sets_become_sparse(name, layers, we
     settings = settings_for(name)
     assert (settings.method, settings.density) == ("sparse", 0.05)
     model = experiment_of(settings).model()
-    sparse = [p for p, _ in inface.sparse.chosen_layers(model).values()]
+    sparse = [p for p, *_ in inface.sparse.chosen_layers(model).values()]
     assert (len(sparse), sum(p.numel() for p in sparse)) == (layers, weights)
     assert sum(p.numel() for p in model.parameters()) == parameters
     rivals = settings_for(name, method="gradual", keep=0.1)
