@@ -690,3 +690,10 @@ def test_a_state_that_is_not_made_of_states_and_groups_is_named_and_nothing_is_c
     with pytest.raises(ValueError, match=f"^load_state_dict: {told}$"):
         opt.load_state_dict(given)
     assert opt.state[weight]["phase"] == 1
+
+
+@pytest.mark.parametrize("damaged", ["state", None, [1]])
+def test_what_is_no_state_dict_is_refused_by_its_name(damaged):
+    _, opt = make()
+    with pytest.raises(ValueError, match="FrankWolfe: wanted a state_dict, got "):
+        opt.load_state_dict(damaged)

@@ -297,12 +297,16 @@ class _Run:
         before = self.weights().clone()
         if compared and self.fused is None:
             self.compare(gradient)
+        earlier = self.optimizer.state.get(self.p, {}).get("momentum_buffer", torch.tensor(torch.nan)).clone()
         self.take(gradient)
         self.counts["steps"] += 1
         after, phase = self.weights(), self.phase
         g = (-gradient if self.maximize else gradient).double()
         if self.momentum:
-            g = self.optimizer.state[self.p]["momentum_buffer"].double()
+            mixed = torch.where(torch.isnan(earlier), g, torch.lerp(earlier.double(), g, 1 - self.momentum))
+            average = self.optimizer.state[self.p]["momentum_buffer"].double()
+            g = torch.where(torch.isnan(average), mixed, average)  # what has left has none any more
+        gradient, g = (self.seen(before, one) for one in (gradient, g))
         finite = [bool(np.isfinite(block).all()) for block in self.split(gradient)]
         self.phase = 0 if self.strategy is None else 1 - self.phase
         check(self.optimizer.state[self.p]["phase"] == self.phase, "the phase is the next one", self)
@@ -330,6 +334,11 @@ class _Run:
             else:
                 self.keeps_its_face(x, new, r, number)
             self.counts["blocks checked"] += 1
+
+    def seen(self, x: Tensor, g: Tensor) -> Tensor:
+        """A gradient where the step at ``x`` looks at it: projected ones in the face, where a block is not zero."""
+        used = self.set.in_use(self.set.to_blocks(x)) if self.phase and self.strategy == "projected" else None
+        return g if used is None else self.set.from_blocks(torch.where(used, self.set.to_blocks(g), 0), g)
 
     def is_free(self, x: Array, new: Array, g: Array, phase: int, number: int) -> None:
         """A block of infinite radius descends in the first half, and stays in the second."""

@@ -351,6 +351,8 @@ class FrankWolfe(Optimizer):
         A path of densities goes on where it was. If this optimizer was made with another number of steps, that number is
         used from now on, with a warning: a longer training is announced this way.
         """
+        if not isinstance(state_dict, Mapping):
+            raise ValueError(f"FrankWolfe: wanted a state_dict, got {state_dict!r:.60}")
         with adopting(self):
             super().load_state_dict(state_dict)
 
