@@ -6,11 +6,10 @@
 
 from __future__ import annotations
 
-from numba import carray, float32, float64, int32, int64, uint64
-from numba.cpython.unsafe.numbers import trailing_zeros
+from numba import carray, float32, float64, int32, int64
 
 from .loops import PIECE, REASSOCIATE, compiled, pointer
-from .projected import LANES, nonzero_bits
+from .projected import find
 
 __all__ = ["listed_float32", "listed_float64", "squares_float32", "squares_float64"]
 
@@ -18,21 +17,9 @@ __all__ = ["listed_float32", "listed_float64", "squares_float32", "squares_float
 @compiled()
 def listed(x, at, ends, room):
     """Write down where the rows of ``x`` are not zero; how many places that is, or -1 if there is no room for them."""
-    count, whole = 0, x.shape[1] - x.shape[1] % LANES
-    size, zero = x.itemsize, x.dtype.type(0)
+    count = 0
     for i in range(x.shape[0]):
-        address = x[i].ctypes.data
-        for piece in range(0, whole, LANES):
-            found = nonzero_bits(int64(address + piece * size), zero)
-            while found != uint64(0):
-                at[count] = piece + trailing_zeros(found)
-                count += 1
-                found &= found - uint64(1)
-            if count > room:
-                return -1
-        for k in range(whole, x.shape[1]):
-            at[count] = k
-            count += x[i, k] != 0
+        count += find(x[i], at[count:])
         if count > room:
             return -1
         ends[i + 1] = count
@@ -79,7 +66,7 @@ def squares(x, g, at, ends, out):
 def listed_float32(x, rows, width, at, ends, room):
     return listed(
         carray(pointer(x), (rows, width), float32),
-        carray(pointer(at), (room + 64,), int32),
+        carray(pointer(at), (room + width + 1,), int32),
         carray(pointer(ends), (rows + 1,), int64),
         room,
     )
@@ -89,7 +76,7 @@ def listed_float32(x, rows, width, at, ends, room):
 def listed_float64(x, rows, width, at, ends, room):
     return listed(
         carray(pointer(x), (rows, width), float64),
-        carray(pointer(at), (room + 64,), int32),
+        carray(pointer(at), (room + width + 1,), int32),
         carray(pointer(ends), (rows + 1,), int64),
         room,
     )

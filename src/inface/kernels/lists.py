@@ -80,12 +80,10 @@ class Lists:
 
 
 def _find(x: Tensor, rows: int) -> Listed | None:
-    room = int(DENSEST * x.numel())
-    at = torch.empty(room + 64, dtype=torch.int32, device="cpu")  # what is written before it is seen to be too much
+    room, width = int(DENSEST * x.numel()), x.numel() // max(rows, 1)
+    at = torch.empty(room + width + 1, dtype=torch.int32, device="cpu")  # a row is written before it is counted
     ends = torch.zeros(rows + 1, dtype=torch.int64, device="cpu")
-    count = kernel("listed", x.dtype)(
-        x.data_ptr(), rows, x.numel() // max(rows, 1), at.data_ptr(), ends.data_ptr(), room
-    )
+    count = kernel("listed", x.dtype)(x.data_ptr(), rows, width, at.data_ptr(), ends.data_ptr(), room)
     return None if count < 0 else Listed(at[:count].clone(), ends)
 
 
