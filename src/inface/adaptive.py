@@ -16,7 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Moments", "accumulate", "descend_adaptively", "scales", "weighted_square"]
+from .sets.base import can_look, number, wide
+
+__all__ = ["Moments", "accumulate", "correction", "count", "descend_adaptively", "scales", "weighted_square"]
 
 Betas = tuple[float, float]
 
@@ -24,7 +26,8 @@ Betas = tuple[float, float]
 class Moments(NamedTuple):
     """What is known of a parameter's gradients: their running average, that of their squares, and how many there were.
 
-    The averages start at zero and are not corrected for it. ``step`` is a 0-d float32 tensor on the CPU, as torch's.
+    The averages start at zero and are not corrected for it. ``step`` is a 0-d float32 tensor, as torch's: on the CPU, or
+    beside the parameter if it is ``capturable``.
 
     >>> import torch
     >>> Moments(torch.zeros(2), torch.zeros(2), torch.tensor(0.0)).step
@@ -45,7 +48,7 @@ def accumulate(moments: list[Moments], grads: list[Tensor], betas: Betas) -> lis
     [Moments(first=tensor([ 0.5000, -1.0000]), second=tensor([0.2500, 1.0000]), step=tensor(1.))]
     """
     one, two = betas
-    torch._foreach_add_([moment.step for moment in moments], torch.tensor(1.0, device="cpu"))
+    count([moment.step for moment in moments])
     if torch.is_grad_enabled():
         return [
             Moments(torch.lerp(m.first, g, 1 - one), two * m.second + (1 - two) * g.square(), m.step)
@@ -78,24 +81,26 @@ def descend_adaptively(
     (7.0, tensor([0.9000, 2.1000]))
     """
     first = [moment.first for moment in moments]
-    corrections = [_correction(betas[0], moment.step) for moment in moments]
+    corrections = [correction(betas[0], moment.step) for moment in moments]
     sizes = scales(moments, betas, eps)
     if torch.is_grad_enabled():
-        for p, m, size, correction in zip(params, first, sizes, corrections, strict=True):
+        for p, m, size, own in zip(params, first, sizes, corrections, strict=True):
             if weight_decay:
                 p.mul_(1 - lr * weight_decay)
-            p.sub_(lr / correction * (m / size))
+            p.sub_(lr / own * (m / size))
     else:
         if weight_decay:
             torch._foreach_mul_(params, 1 - lr * weight_decay)
         if isinstance(lr, Tensor) and lr.device.type != "mps":
             lr = lr.double()  # rounded once, as a number is
-        rates = [-(lr / correction) for correction in corrections]
-        numbers = [rate for rate in rates if not isinstance(rate, Tensor)]
-        if len(numbers) == len(rates):
-            torch._foreach_addcdiv_(params, first, sizes, numbers)
+        rates = [-(lr / own) for own in corrections]
+        plain = [rate for rate in rates if not isinstance(rate, Tensor)]
+        if len(plain) == len(rates):
+            torch._foreach_addcdiv_(params, first, sizes, plain)
         else:  # of a tensor lr, or inside torch.compile; the same operations in the same order
-            steps = torch._foreach_mul(first, [torch.as_tensor(rate) for rate in rates])
+            steps = torch._foreach_mul(
+                first, [number(rate, m.dtype, m.device) for m, rate in zip(first, rates, strict=True)]
+            )
             torch._foreach_div_(steps, sizes)
             torch._foreach_add_(params, list(steps))
     return weighted_square(first, sizes, corrections)
@@ -108,7 +113,7 @@ def scales(moments: list[Moments], betas: Betas, eps: float) -> list[Tensor]:
     >>> scales([Moments(torch.zeros(2), torch.tensor([0.25, 1.0]), torch.tensor(1.0))], (0.5, 0.75), eps=0.5)
     [tensor([1.5000, 2.5000])]
     """
-    roots = [_correction(betas[1], moment.step) ** 0.5 for moment in moments]
+    roots = [correction(betas[1], moment.step) ** 0.5 for moment in moments]
     second = [moment.second for moment in moments]
     if torch.is_grad_enabled():
         return [v.sqrt() / root + eps for v, root in zip(second, roots, strict=True)]
@@ -137,11 +142,31 @@ def weighted_square(
     return torch.stack([square.to(squares[0]) for square in squares]).sum()
 
 
-def _correction(beta: float, step: Tensor) -> float | Tensor:
-    """``1 - beta^step``: a number, or a tensor where a compiled step is to serve for every count."""
-    if torch.compiler.is_compiling():
-        return 1 - torch.pow(beta, step.double())
-    return float(1.0 - beta ** step.item())
+def count(steps: list[Tensor]) -> None:
+    """Add one to each number of gradients, in place.
+
+    >>> import torch
+    >>> step = torch.tensor(2.0)
+    >>> count([step])
+    >>> step
+    tensor(3.)
+    """
+    if not torch.compiler.is_compiling() and steps[0].is_cpu:
+        torch._foreach_add_(steps, torch.tensor(1.0, device="cpu"))  # a number would become such a tensor for each
+    else:
+        torch._foreach_add_(steps, 1)
+
+
+def correction(beta: float, step: Tensor) -> float | Tensor:
+    """``1 - beta^step``: a number, or a tensor where a compiled or captured step is to serve for every count.
+
+    >>> import torch
+    >>> correction(0.5, torch.tensor(2.0))
+    0.75
+    """
+    if can_look(step):
+        return float(1.0 - beta ** step.item())
+    return 1 - torch.pow(beta, step.to(wide(step)))
 
 
 def _like(x: Tensor, number: float | Tensor) -> float | Tensor:

@@ -14,7 +14,7 @@ from .dtensors import is_sharded, whole
 from .free import Norm
 from .kernels import available, fits
 from .sets import Set, blocks
-from .sets.base import EXACT, InFace, computable, dot
+from .sets.base import EXACT, InFace, computable, dot, number
 from .state import before_rounding
 from .units import Unit, names_of, units
 
@@ -32,6 +32,7 @@ def check_group(group: dict[str, Any], index: int) -> None:
         members = ", ".join(str(name) for name in group.get("param_names", [])[:3])
         raise ValueError(f"{error} (group {index}{': ' if members else ''}{members})") from None
     set_ = group["set"]
+    _check_capturable(group, index)
     if set_ is not None and not isinstance(set_, Set):
         raise ValueError(f"FrankWolfe: set must be one of inface.sets or None, got {set_!r} (group {index})")
     called = names_of(group, index)
@@ -57,7 +58,12 @@ def check_group(group: dict[str, Any], index: int) -> None:
 
 
 def check_gradients(group: dict[str, Any], index: int) -> None:
-    """Raise a ValueError if a gradient cannot be used."""
+    """Raise a ValueError if a step with the gradients of a group cannot be taken."""
+    if group["capturable"] and group["path"] is not None:
+        raise ValueError(
+            f"FrankWolfe: capturable=True does not go with a path of densities, which the host walks (group {index}: "
+            f"{', '.join(names_of(group, index)[:3])})"
+        )
     for p in group["params"]:
         g = p.grad
         if g is not None and g.layout is not torch.strided:
@@ -85,7 +91,7 @@ def check_direction(set_: Set, unit: Unit, x: Tensor, g: Tensor, d: object, coun
     terms = 1.0 if set_.cheap_norm else min(x.shape[1:]) ** 0.5  # singular values, each rounded
     size, rise = set_.block_length(d), dot(g, d)
     diameter = set_.diameter(blocks.shape(unit.size, set_.per))
-    diameter = torch.as_tensor(diameter, dtype=size.dtype, device=size.device).expand_as(size)
+    diameter = number(diameter, size.dtype, size.device).expand_as(size)
     for wrong, wanted, value in (
         (~torch.isfinite(size), "a finite direction", size),
         # Relative to the set, not to d: at a vertex a direction is the rounding of two points that cancel.
@@ -99,6 +105,23 @@ def check_direction(set_: Set, unit: Unit, x: Tensor, g: Tensor, d: object, coun
                 f"in_face function: wanted {wanted} in block {block} of {where}, got {float(value[block]):.6g}"
             )
     return d
+
+
+def _check_capturable(group: dict[str, Any], index: int) -> None:
+    """Raise a ValueError if steps of a group would need what no CUDA graph holds."""
+    if not group["capturable"]:
+        return
+    lr, devices = group["lr"], {p.device for p in group["params"]}
+    if isinstance(lr, Tensor) and lr.device not in devices and devices:
+        found = ", ".join(sorted(map(str, devices)))
+        raise ValueError(
+            f"FrankWolfe: capturable=True wants a tensor lr beside its parameters, on {found}, got one on {lr.device} "
+            f"(group {index})"
+        )
+    if callable(group["in_face"]):
+        raise ValueError(
+            f"FrankWolfe: capturable=True does not go with a function as in_face, whose directions are checked (group {index})"
+        )
 
 
 def _check_lr(lr: object) -> None:
@@ -115,7 +138,7 @@ def check_options(group: dict[str, Any]) -> None:
     momentum, bound, decay = group["momentum"], group["gradient_bound"], group["weight_decay"]
     if not (_is_plain_number(decay) and 0 <= decay < math.inf):
         raise ValueError(f"FrankWolfe: weight_decay must be >= 0 and finite, got {decay!r}")
-    for option in ("every_gradient", "maximize", "precondition", "differentiable", "project"):
+    for option in ("every_gradient", "maximize", "precondition", "differentiable", "project", "capturable"):
         if not isinstance(group[option], bool):
             raise ValueError(f"FrankWolfe: {option} must be True or False, got {group[option]!r}")
     if not (_is_plain_number(momentum) and 0 <= momentum < 1):

@@ -26,7 +26,7 @@ from .descent import gradient, momentum_weight
 from .dtensors import is_sharded, keep, whole
 from .halves import forget
 from .registry import constrain
-from .sets.base import computable, spread, wide
+from .sets.base import can_look, computable, spread, wide
 from .state import unit_weights, write
 from .units import Unit, names_of, units
 from .warning import warn
@@ -469,7 +469,7 @@ def keeping_blocks(
         own = [states[p] for p in unit.params]
         x = unit.blocks(unit_weights(unit, own))
         gone = ~x.flatten(1).any(1)
-        if bool(gone.any()):
+        if not can_look(x) or bool(gone.any()):
             write(unit, own, unit.tensors(torch.where(spread(gone, x), old, x)))
 
 

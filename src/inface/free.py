@@ -87,10 +87,11 @@ def _l1(params: list[Tensor], grads: list[Tensor], lr: float | Tensor) -> Tensor
     sizes = _together([found.values for found in largest])
     winner = sizes.argmax()
     for i, (p, h, found) in enumerate(zip(params, grads, largest, strict=True)):
-        move = torch.where(winner.to(h.device) == i, lr * h.flatten()[found.indices], 0)
-        change = torch.zeros_like(h).flatten().index_put((found.indices,), move.to(h.dtype))
+        at = found.indices.reshape(1)  # as an index without dimensions it would be looked at
+        move = torch.where(winner.to(h.device) == i, lr * h.flatten().gather(0, at), 0)
+        change = torch.zeros_like(h).flatten().scatter(0, at, move.to(h.dtype))
         p.sub_(change.reshape(p.shape))
-    return sizes[winner].square()
+    return sizes.max().square()
 
 
 def _linf(params: list[Tensor], grads: list[Tensor], lr: float | Tensor) -> Tensor:

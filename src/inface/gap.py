@@ -15,6 +15,7 @@ from .dtensors import is_sharded, whole
 from .free import dual_square
 from .sets import Set
 from .sets.base import computable
+from .sets.base import number as as_tensor
 from .state import implied, moments_of
 from .units import Unit, free_part, units
 
@@ -203,7 +204,7 @@ def combine(constrained: Sequence[BlockGaps], free: Sequence[FreeNorm]) -> Modif
     like = like if like.device.type == "mps" else like.double()
 
     def number(value: float | Tensor) -> Tensor:
-        return torch.as_tensor(value, dtype=like.dtype, device=like.device)
+        return as_tensor(value, like.dtype, like.device)
 
     rates = torch.stack(
         [number(lr).reshape(()) for lr in [*(part.lr for part in free), *(part.lr for part in constrained)]]
@@ -284,12 +285,12 @@ def step_rate(diameter: float | Tensor, lr: float | Tensor, gradient_bound: floa
     device = next((number.device for number in tensors if number.ndim > 0), tensors[0].device)
     # Not torch's default dtype: a float64 parameter must not move by steps that are rounded to float32.
     dtype = torch.float32 if any(number.device.type == "mps" for number in tensors) else torch.float64
-    size = torch.as_tensor(diameter, dtype=dtype, device=device)
+    size = as_tensor(diameter, dtype, device)
     positive = torch.where(size > 0, size, 1)
     # As tensors: torch divides a number by a tensor with one more rounding.
-    rate = (lr if isinstance(lr, Tensor) else torch.as_tensor(lr, dtype=dtype, device=device)) / positive.square()
+    rate = (lr if isinstance(lr, Tensor) else as_tensor(lr, dtype, device)) / positive.square()
     if gradient_bound is not None:
-        rate = torch.minimum(rate, 1 / (torch.as_tensor(gradient_bound, dtype=dtype, device=device) * positive))
+        rate = torch.minimum(rate, 1 / (as_tensor(gradient_bound, dtype, device) * positive))
     return torch.where(size > 0, rate, 0)
 
 

@@ -32,6 +32,7 @@ OPTIONS = frozenset(
         "weight_decay",
         "maximize",
         "fused",
+        "capturable",
         "project",
     }
 )

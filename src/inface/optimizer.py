@@ -120,6 +120,9 @@ class FrankWolfe(Optimizer):
         fused: ``None``: contiguous float32 and float64 CPU parameters of an L1Ball, Simplex, LInfBall, GroupL1Ball
             or L2Ball take a compiled kernel that costs about what SGD's step costs; ``False``: torch operations everywhere; ``True``: the kernel,
             or an error where it cannot be.
+        capturable: steps can be captured in a CUDA graph: counts of gradients lie beside the parameters, and nothing else
+            about a step changes with its number (see the page on GPUs). A captured ``lr`` can change if it is a tensor on
+            their device. Without a graph it costs a little.
         project: put parameters that start outside their set into it, and blocks that somebody else puts outside later;
             otherwise the one is an error, the other a warning.
 
@@ -172,6 +175,7 @@ class FrankWolfe(Optimizer):
         precondition: bool = False,
         differentiable: bool = False,
         fused: bool | None = None,
+        capturable: bool = False,
         project: bool = False,
     ) -> None:
         if isinstance(params, nn.Module):
@@ -211,6 +215,7 @@ class FrankWolfe(Optimizer):
             "precondition": precondition,
             "differentiable": differentiable,
             "fused": fused,
+            "capturable": capturable,
             "project": project,
             "path": None,
         }
@@ -261,6 +266,7 @@ class FrankWolfe(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._accelerator_graph_capture_health_check()
         for index, group in enumerate(self.param_groups):
             check_gradients(group, index)
         shards = self._shards_now()
@@ -561,6 +567,7 @@ def _fused_options(group: dict[str, Any]) -> Options | None:
     """What the kernels need to know of a group; None if it asks for something that only torch operations can do."""
     if (
         group["fused"] is False
+        or not any(p.is_cpu for p in group["params"])
         or callable(group["in_face"])
         or torch.is_grad_enabled()
         or torch.compiler.is_compiling()

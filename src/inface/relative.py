@@ -26,7 +26,7 @@ from torch import Tensor
 
 from .density import Path, warm_up
 from .dtensors import total
-from .sets.base import computable, wide
+from .sets.base import can_look, computable, number, wide
 from .units import Unit
 
 __all__ = ["AUTO", "NUMBERS", "StepSize", "begin", "keep_gap", "step_size"]
@@ -97,8 +97,8 @@ def step_size(
         blocks, slopes = unit.blocks(x), unit.blocks(g)
         keep_gap(state, unit, unit.set.toward(blocks, slopes).slope)
     rate = torch.nan_to_num(TOWARD * length / (state["mean_gap"] * surge), nan=0.0, posinf=0.0)
-    square = _mean_over(unit, torch.as_tensor(unit.diameter(), dtype=rate.dtype, device=rate.device).square())
-    return StepSize(_number(rate * square), _number(rate), _number(torch.as_tensor(length, dtype=rate.dtype)))
+    square = _mean_over(unit, number(unit.diameter(), rate.dtype, rate.device).square())
+    return StepSize(_number(rate * square), _number(rate), _number(number(length, rate.dtype, rate.device)))
 
 
 def _usual(state: dict[str, Any], mean: str, recent: str, norm: Tensor, momentum: float) -> tuple[Tensor, Tensor]:
@@ -113,8 +113,8 @@ def _bounded(state: dict[str, Any], path: Path | None, ratio: Tensor) -> Tensor:
         return ratio
     known = state.get("least_ratio", ratio)
     least = torch.where((known > 0) & ~(ratio < known), known, ratio)
-    state["least_ratio"] = torch.where(torch.isfinite(least), least, 0).detach()
-    return torch.where(state["least_ratio"] > 0, ratio.clamp(max=GROWTH * state["least_ratio"]), ratio)
+    least = _keep(state, "least_ratio", torch.where(torch.isfinite(least), least, 0))
+    return torch.where(least > 0, ratio.clamp(max=GROWTH * least), ratio)
 
 
 def begin(state: dict[str, Any], p: Tensor) -> None:
@@ -142,24 +142,32 @@ def _mean_over(unit: Unit, numbers: Tensor) -> Tensor:
     """The mean of a number, or of one for each block."""
     if not numbers.ndim:
         return numbers
-    found, count = total(unit.params[0], torch.stack([numbers.sum(), numbers.new_tensor(numbers.numel())]))
+    found, count = total(unit.params[0], torch.stack([numbers.sum(), torch.full_like(numbers[0], numbers.numel())]))
     return found / count
 
 
 def _mean(state: dict[str, Any], name: str, new: Tensor, part: float) -> Tensor:
     """The running mean of that name after ``new``; what is not finite, or zero, leaves it."""
-    old = state.get(name)
+    old, new = state.get(name), new.detach()
+    begun = torch.where(torch.isfinite(new), new, 0)
     if old is None:
-        state[name] = torch.where(torch.isfinite(new), new.detach(), 0)
+        return _keep(state, name, begun)
+    mixed = torch.where(torch.isfinite(new) & (new > 0), torch.lerp(old, new, part), old)
+    return _keep(state, name, torch.where(old > 0, mixed, begun))
+
+
+def _keep(state: dict[str, Any], name: str, new: Tensor) -> Tensor:
+    """Make ``new`` the number of that name, where it is kept: a captured graph finds it there."""
+    if name in state:
+        state[name].copy_(new)
     else:
-        state[name] = torch.where(torch.isfinite(new) & (new > 0), torch.lerp(old, new.detach(), part), old)
-        state[name] = torch.where(old > 0, state[name], torch.where(torch.isfinite(new), new.detach(), 0))
-    return state[name]
+        state[name] = new.detach()
+    return new.detach()
 
 
 def _known(mean: Tensor) -> bool:
     """Whether there was a finite gradient for a running mean; where a look at it would wait for a device, yes."""
-    return torch.compiler.is_compiling() or not mean.is_cpu or bool(mean > 0)
+    return not can_look(mean) or bool(mean > 0)
 
 
 def _norm(unit: Unit, tensors: Sequence[Tensor], where: Sequence[Tensor]) -> Tensor:
@@ -174,4 +182,4 @@ def _norm(unit: Unit, tensors: Sequence[Tensor], where: Sequence[Tensor]) -> Ten
 
 def _number(value: Tensor) -> float | Tensor:
     """A number where that waits for nothing: kernels take numbers."""
-    return value if torch.compiler.is_compiling() or not value.is_cpu else float(value)
+    return float(value) if can_look(value) else value

@@ -21,7 +21,14 @@ __all__ = ["adopting", "beside", "check_state", "restored_group", "to_plain_data
 
 
 # What options were before there were any: states that are older do not name them.
-OLDER = {"in_face_steps": 1, "relative": None, "dampening": None, "precondition": False, "path": None}
+OLDER = {
+    "in_face_steps": 1,
+    "relative": None,
+    "dampening": None,
+    "precondition": False,
+    "path": None,
+    "capturable": False,
+}
 OLDER_PATH = {"every_block": False}
 
 

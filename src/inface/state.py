@@ -11,10 +11,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .adaptive import Betas, Moments, accumulate
+from .adaptive import Betas, Moments, accumulate, correction, count
 from .dtensors import entries
 from .sets import Set
-from .sets.base import EXACT, computable
+from .sets.base import EXACT, can_look, computable
 from .units import Unit, free_part, put_free_part
 
 __all__ = [
@@ -51,8 +51,16 @@ def create(state: State, p: Tensor, group: dict[str, Any]) -> None:
                 state[key] = torch.zeros_like(computable(p.detach()))
             elif state[key].dtype is not p.dtype:
                 state[key] = state[key].to(p.dtype if p.dtype in EXACT else torch.float32)
-        if "step" not in state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
+        _create_count(state, p, group)
+
+
+def _create_count(state: State, p: Tensor, group: dict[str, Any]) -> None:
+    """The number of gradients of a parameter: on the CPU, as torch's, or beside the parameter if a graph is to count."""
+    device = p.device if group["capturable"] else torch.device("cpu")
+    if "step" not in state:
+        state["step"] = torch.zeros((), dtype=torch.float32, device=device)
+    elif state["step"].device != device and not torch.compiler.is_compiling():
+        state["step"] = state["step"].to(device)  # of a state that was loaded
 
 
 def create_masters(unit: Unit, states: Sequence[State]) -> None:
@@ -126,7 +134,7 @@ def unit_weights(unit: Unit, states: Sequence[State]) -> list[Tensor]:
 
     values = changed(computable)
     # A look at what changed waits for a device, so that only a CPU gets the finer answer.
-    if not torch.compiler.is_compiling() and masters[0].is_cpu and not all(bool(keep.all()) for keep in same):
+    if can_look(masters[0]) and not all(bool(keep.all()) for keep in same):
         values = _onto_boundary(unit, values, changed(partial(_bound, step=-1)), changed(partial(_bound, step=1)))
     return [x.copy_(value) for x, value in zip(masters, values, strict=True)]
 
@@ -168,16 +176,17 @@ def preconditioned(group: dict[str, Any], units: Sequence[Unit], states: Mapping
         state, own = states[p], computable(g)
         if "exp_avg_sq" not in state:
             state["exp_avg_sq"] = torch.zeros_like(computable(p.detach()))
-            state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
+            state.pop("step", None)
+        _create_count(state, p, group)
         second: Tensor = state["exp_avg_sq"]
-        state["step"] += 1
+        count([state["step"]])
         if used is not None:
             second.lerp_(torch.where(torch.isfinite(own) & used, own.square(), second), 1 - beta)
-        elif own.is_cpu and not torch.compiler.is_compiling() and math.isfinite(own.sum()):
+        elif can_look(own) and math.isfinite(own.sum()):
             second.mul_(beta).addcmul_(own, own, value=1 - beta)
         else:
             second.lerp_(torch.where(torch.isfinite(own), own.square(), second), 1 - beta)
-        root = second.sqrt().mul_((1 - beta ** float(state["step"])) ** -0.5).add_(group["eps"])
+        root = second.sqrt().mul_(correction(beta, state["step"]) ** -0.5).add_(group["eps"])
         p.grad = torch.div(own, root, out=root).to(g.dtype)
     try:
         yield

@@ -40,6 +40,9 @@ EXACT = (torch.float32, torch.float64)
 # The compiled kernels there are, by the steps that they take.
 Kernel = Literal["ball", "simplex", "box", "groups"]
 
+# The numbers of no blocks.
+NONE = torch.zeros(0, dtype=torch.long, device="cpu")
+
 # How often a search for the end of a ray doubles a step of one radius, and how often it then halves an interval.
 DOUBLINGS, HALVINGS = 64, 60
 
@@ -194,11 +197,14 @@ class Set(ABC):
         self.density = self._checked_density(density)
         self.sized = radius is not None or density is None  # whether the radius is known, or waits for the parameters
         self.radius = _checked_radius(name, radius) if self.sized else 1.0
-        infinite = torch.isinf(torch.as_tensor(self.radius, device=getattr(self.radius, "device", "cpu")))
-        self.all_free = bool(infinite.all())
-        self.free = infinite if bool(infinite.any()) else None  # which blocks are; None if none is
-        self.free_blocks = infinite.reshape(-1).nonzero().flatten()
-        self._kept = None if self.free is None else (~infinite).nonzero().flatten()
+        self.all_free, self.free_blocks = False, NONE
+        self.free: Tensor | None = None  # which blocks are; None if none is
+        self._kept: Tensor | None = None
+        if isinstance(self.radius, Tensor):
+            infinite = torch.isinf(self.radius)
+            self.all_free, self.free_blocks = bool(infinite.all()), infinite.nonzero().flatten()
+            if bool(infinite.any()):
+                self.free, self._kept = infinite, (~infinite).nonzero().flatten()
 
     # ------------------------------------------------------------------ for people: the parameter's own shape
 
@@ -312,7 +318,7 @@ class Set(ABC):
             rate: ``1 / C``, a number or one per block.
             diameter: of the set, in its norm: a number or one per block.
         """
-        rate, diam = (torch.as_tensor(number, dtype=wide(x), device=x.device) for number in (rate, diameter))
+        rate, diam = (number(value, wide(x), x.device) for value in (rate, diameter))
         lr = rate * diam.square()
         end, smaller = self.block_face_project(x, x.to(wide(x)) - spread(lr, x) * g)
         fall = dot(g.to(wide(x)), x - end)
@@ -458,7 +464,7 @@ class Set(ABC):
 
     def r(self, x: Tensor) -> Tensor:
         """The radius in per-block numbers, beside blocks ``x``."""
-        return torch.as_tensor(self.radius, dtype=wide(x), device=x.device)
+        return number(self.radius, wide(x), x.device)
 
     def tolerance(self, x: Tensor) -> float:
         """What rounding may take from a norm, relative to the radius."""
@@ -551,7 +557,9 @@ class Set(ABC):
 
     def together(self) -> Set:
         """The set that sees what :meth:`gather` returns as one block."""
-        return self._remade(per="tensor")
+        one = copy.copy(self)  # made without a look at the radius: every step makes it
+        one.per = "tensor"
+        return one
 
     def gather(self, tensors: Sequence[Tensor]) -> Tensor:
         """All tensors of a group as one.
@@ -646,7 +654,7 @@ def _bisected(norm: Callable[[Tensor], Tensor], x: Tensor, d: Tensor, radius: Te
     low, high = torch.zeros_like(unit), torch.ones_like(unit)
     for _ in range(DOUBLINGS):
         inside = (norm(x + spread(high, x) * d) <= allowed) & (longest > 0)
-        if not bool(inside.any()):
+        if can_look(x) and not bool(inside.any()):
             break
         low, high = torch.where(inside, high, low), torch.where(inside, 2 * high, high)
     for _ in range(HALVINGS):
@@ -681,6 +689,22 @@ def computable(x: Tensor) -> Tensor:
 def wide(x: Tensor) -> torch.dtype:
     """The dtype of per-block numbers beside ``x``."""
     return torch.float32 if x.device.type == "mps" else torch.float64
+
+
+def number(value: float | Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A number as a tensor without dimensions, or a tensor of numbers, in a dtype on a device.
+
+    A number becomes an argument of a kernel. As a tensor of the CPU that is copied, it would make the host wait, and no CUDA
+    graph could hold it.
+    """
+    if isinstance(value, Tensor):
+        return value.to(dtype=dtype, device=device)
+    return torch.full((), value, dtype=dtype, device=device)
+
+
+def can_look(x: Tensor) -> bool:
+    """Whether what a tensor holds may decide what is done: on a device the host would wait, a compiler cannot know it."""
+    return x.is_cpu and not torch.compiler.is_compiling()
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:

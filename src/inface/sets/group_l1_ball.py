@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, get_args
 
@@ -77,7 +78,10 @@ class GroupL1Ball(GroupSum):
         return (split.movedim(2, 1) if self._second else split).flatten(2) if split.ndim > 2 else split.unsqueeze(2)
 
     def together(self) -> Set:
-        return self._remade(per="tensor", groups="output")
+        one = copy.copy(self)
+        one.per, one.groups = "tensor", "output"
+        one.__dict__.pop("kernel", None)  # what is gathered is contiguous
+        return one
 
     def gather(self, tensors: Sequence[Tensor]) -> Tensor:
         """The groups of all tensors below each other, filled up with zeros to the longest."""

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .base import Decision, FaceProjection, Move, Set, dot, onto_sphere, spread, wide
+from .base import Decision, FaceProjection, Move, Set, can_look, dot, onto_sphere, spread, wide
 from .blocks import Per
 from .linf_ball import POWERS, at_bound, onto_bounds, snap_to_bounds
 from .norms import NormName
-from .rays import box_ray, norm_ray
+from .rays import box_ray, l1_ray_start, norm_ray
 
 __all__ = ["KSparsePolytope"]
 
@@ -137,7 +137,11 @@ class KSparsePolytope(Set):
     def ray(self, x: Tensor, d: Tensor) -> Tensor:
         r, eps = self.r(x), torch.finfo(x.dtype).eps
         x, d = x.to(wide(x)), d.to(wide(d))
-        return torch.minimum(box_ray(x, d, r, eps), norm_ray(_l1_and_slope, x, d, self._k(x) * r, eps))
+        if can_look(x):
+            along = norm_ray(_l1_and_slope, x, d, self._k(x) * r, eps)
+        else:
+            along = norm_ray(_l1_and_slope, x, d, self._k(x) * r, eps, l1_ray_start(x, d, self._k(x) * r), turns=4)
+        return torch.minimum(box_ray(x, d, r, eps), along)
 
     def land(self, x: Tensor, end: Tensor, hit: Tensor) -> Tensor:
         tol = self.tolerance(x)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ..linalg import power_of_two
-from .base import ULPS, spread
+from .base import ULPS, can_look, spread
 
-__all__ = ["box_ray", "in_face", "norm_ray"]
+__all__ = ["box_ray", "in_face", "l1_ray_start", "norm_ray"]
 
 # A convex function met from above: quadratic convergence where it is smooth, one linear piece a turn where it is not.
 TURNS = 100
@@ -37,12 +37,14 @@ def norm_ray(
     radius: Tensor,
     eps: float,
     start: Tensor | None = None,
+    turns: int = TURNS,
 ) -> Tensor:
     """The largest ``a >= 0`` with ``|x + a d| <= radius``, per block, by Newton's method from the right.
 
     ``value_and_slope(y, d)`` gives the norm of ``y`` and its one-sided derivative along ``d``. The norm is convex
     along the ray, so the iterates fall monotonically to the root. From a point of the boundary, a slope that is rounding
-    (see :func:`in_face`) is taken off along the whole ray; what a norm gains by its curvature stays.
+    (see :func:`in_face`) is taken off along the whole ray; what a norm gains by its curvature stays. ``start`` is a number to
+    the right of the root, if one is known; it must be close if ``turns`` are few.
     """
     # Powers of two, so that nothing is rounded: no square vanishes or overflows, whatever the radius and the direction.
     unit, stride = power_of_two(radius), power_of_two(d.abs().flatten(1).amax(1)).to(radius.dtype)
@@ -58,15 +60,34 @@ def norm_ray(
     # A direction that is rounding as a whole, as that from a vertex to itself, may use up what counts as inside.
     goal = torch.where(length <= ULPS * eps * radius * scale, allowed - eps * radius, radius)
     at = 2 * (radius + size) / torch.where(still, 1, length) if start is None else start / scale
-    for _ in range(TURNS):
+    for _ in range(turns):
         value, slope = value_and_slope(x + spread(at, x).to(x.dtype) * d, d)
         value, slope = value - at * drift, slope - drift
         outside = (value > allowed) & (at > 0)
-        if not bool(outside.any()):
+        if can_look(x) and not bool(outside.any()):
             break
         newton = (at - (value - goal) / torch.where(slope > 0, slope, 1)).clamp(min=0)
         at = torch.where(outside, torch.where(slope > 0, newton, at / 2), at)
     return torch.where(still, torch.inf, at * scale)
+
+
+def l1_ray_start(x: Tensor, d: Tensor, radius: Tensor) -> Tensor:
+    """The ``a`` at which ``|x + a d|_1`` exceeds the radius, per block of vectors, up to the rounding of a sum in order.
+
+    The norm is linear between the places where an entry crosses zero. With these in order its values there are known, and no
+    loop has to look whether it is done: a start for :func:`norm_ray` on a device.
+    """
+    crosses = x * d < 0
+    at, order = torch.where(crosses, -x / torch.where(crosses, d, 1), torch.inf).sort(1)
+    bends = torch.where(crosses, 2 * d.abs(), 0).gather(1, order)
+    known = torch.where(torch.isfinite(at), at, 0)
+    rises, offsets = (torch.nn.functional.pad(numbers.cumsum(1), (1, 0)) for numbers in (bends, bends * known))
+    size, slope = x.abs().sum(1, keepdim=True), torch.where(x != 0, x.sign() * d, d.abs()).sum(1, keepdim=True)
+    values = size + (slope + rises[:, :-1]) * known - offsets[:, :-1]
+    piece = (torch.isfinite(at) & (values <= spread(radius, x))).sum(1, keepdim=True)
+    slope = slope + rises.gather(1, piece)
+    root = (spread(radius, x) - size + offsets.gather(1, piece)) / torch.where(slope > 0, slope, 1)
+    return (root * (1 + 1e-9)).clamp(min=0).squeeze(1)
 
 
 def box_ray(x: Tensor, d: Tensor, radius: Tensor, eps: float) -> Tensor:
