@@ -47,6 +47,38 @@ class Report:
     outside: int = 0
     smoothness: dict[str, float] = field(default_factory=dict)
 
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain data: numbers, and mappings from names of parameters to numbers.
+
+        ``gap`` is the modified gap, ``constrained`` and ``free`` are its two terms, ``sets`` has the Frank-Wolfe gap of each
+        constrained parameter.
+
+        >>> import json, torch, inface
+        >>> from inface.sets import L1Ball
+        >>> model = torch.nn.Linear(3, 2)
+        >>> opt = inface.FrankWolfe(model, {"weight": L1Ball(1.0)}, lr=0.1, project=True)
+        >>> model(torch.ones(1, 3)).sum().backward()
+        >>> opt.step()
+        >>> found = opt.report().as_dict()
+        >>> list(found)
+        ['gap', 'constrained', 'free', 'sets', 'frank_wolfe', 'clamped', 'in_face', 'drop', 'skipped', 'outside', 'smoothness']
+        >>> found["frank_wolfe"], list(found["sets"]), json.loads(json.dumps(found)) == found
+        (2, ['weight'], True)
+        """
+        return {
+            "gap": float(self.gap.value),
+            "constrained": float(self.gap.constrained),
+            "free": float(self.gap.free),
+            "sets": {name: float(gap) for name, gap in self.gap.sets.items()},
+            "frank_wolfe": self.frank_wolfe,
+            "clamped": self.clamped,
+            "in_face": self.in_face,
+            "drop": self.drop,
+            "skipped": self.skipped,
+            "outside": self.outside,
+            "smoothness": dict(self.smoothness),
+        }
+
     def __str__(self) -> str:
         found = f", {self.outside} blocks found outside" if self.outside else ""
         return (
