@@ -287,3 +287,32 @@ def test_what_is_said_of_a_path_names_the_step_and_the_density():
     for group in constrained(opt):
         group["path"].update(step=39, density=0.1)
     assert unfinished(opt.param_groups) is None
+
+
+def test_weights_that_are_loaded_before_the_optimizer_is_made_stay_as_they_were():
+    def made():
+        torch.manual_seed(0)
+        model = nn.Linear(40, 3)
+        return model, inface.FrankWolfe(model, {"weight": L1Ball(density=0.2)}, lr=0.1, in_face="projected")
+
+    model, opt = made()
+    scheduler = inface.DensityScheduler(opt, 40)
+    _walk(model, opt, scheduler, 20)
+    weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(opt.state_dict())
+    _walk(model, opt, scheduler, 20)
+    again = nn.Linear(40, 3)
+    again.load_state_dict(weights)
+    opt = inface.FrankWolfe(again, {"weight": L1Ball(density=0.2)}, lr=0.1, in_face="projected")
+    assert not torch.equal(again.weight, weights["weight"])  # the ball of weights that are sparse already is smaller
+    opt.load_state_dict(state)
+    _walk(again, opt, inface.DensityScheduler(opt, 40), 20)
+    assert torch.equal(again.weight, model.weight)
+
+
+def _walk(model, opt, scheduler, steps):
+    x = torch.randn(32, 40, generator=torch.Generator().manual_seed(1))
+    for _ in range(steps):
+        opt.zero_grad()
+        (model(x) - x[:, :3]).square().mean().backward()
+        opt.step()
+        scheduler.step()

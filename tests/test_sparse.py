@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneC
 
 import inface
 from inface import kernels
+from inface.density import abandon, announce
 from inface.sparse import chosen_layers
 
 STEPS = 60
@@ -1164,3 +1165,25 @@ def test_compiled_steps_on_a_path_are_the_eager_ones_bit_for_bit():
         gradients(other, batch)
         step()
     assert_same(values(model), values(other))
+
+
+def test_steps_can_be_said_later_and_a_loaded_path_knows_its_own():
+    torch.manual_seed(0)
+    model = nn.Linear(100, 3)
+    opt = inface.sparse_optimizer(model, density=0.1, lr=0.1, steps="auto")
+    model(torch.ones(1, 100)).sum().backward()
+    before = model.weight.detach().clone()
+    with pytest.raises(ValueError, match="wanted the gradients in all before the first step"):
+        opt.step()
+    assert torch.equal(model.weight, before)
+    announce(opt, 20)
+    announce(opt, 30)  # too late: it is known
+    for _ in range(10):
+        opt.step()
+    again = inface.sparse_optimizer(model, density=0.1, lr=0.1, steps="auto")
+    again.load_state_dict(opt.state_dict())
+    abandon(opt)
+    for _ in range(10):
+        again.step()
+    assert int(model.weight.count_nonzero()) <= 30
+    assert again.param_groups[0]["path"]["step"] == 20

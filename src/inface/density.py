@@ -31,7 +31,10 @@ from .state import unit_weights, write
 from .units import Unit, names_of, units
 from .warning import warn
 
-__all__ = ["DensityScheduler", "Path", "advance", "attach", "keeping_blocks", "regrows", "room", "warm_up"]
+__all__ = [
+    "DensityScheduler", "Path", "advance", "announce", "attach", "check_announced", "keeping_blocks", "regrows", "room",
+    "warm_up",
+]  # fmt: skip
 
 BEGIN, END = 0.1, 0.8
 
@@ -56,7 +59,7 @@ class Path(TypedDict):
 
     Attributes:
         step: gradients that were consumed.
-        steps: gradients in all.
+        steps: gradients in all; 0 while nobody has said how many.
         begin: the part of them after which atoms leave.
         end: the part of them after which none leave.
         every: gradients between two cuts.
@@ -213,7 +216,7 @@ def attach(
     Raises:
         ValueError: a density that leaves less than one atom to each layer, before anything is modified.
     """
-    every = max(1, round((end - begin) * steps / 100)) if every is None else int(every)
+    every = _between_cuts(begin, end, steps) if every is None else int(every)
     layers = [_layer(optimizer, group) for group in groups]
     sizes = [layer.sizes for layer in layers]
     made: list[Path] = []
@@ -260,6 +263,38 @@ def _budget(sizes: Tensor, target: float) -> float:
     length = torch.linalg.vector_norm(sizes, dim=1).clamp(min=USUAL)
     room_ = ROOM * max(1.0, 0.5 / max(1 - target, 0.01))
     return room_ * float(length.sum()) * sizes.shape[1] ** 0.5
+
+
+def announce(optimizer: Optimizer, steps: int) -> None:
+    """Say how many gradients a training has, to an optimizer that was made with ``steps="auto"``.
+
+    Paths whose length is known are left as they are. The integrations of frameworks call it when a training begins.
+
+    >>> import torch, inface
+    >>> model = torch.nn.Linear(100, 3)
+    >>> opt = inface.sparse_optimizer(model, density=0.1, lr=0.1, steps="auto")
+    >>> announce(opt, 500)
+    >>> opt.param_groups[0]["path"]["steps"]
+    500
+    """
+    steps = checked_steps(steps, "announce")
+    for group in optimizer.param_groups:
+        path: Path | None = group.get("path")
+        if path is not None and not path["steps"]:
+            path["steps"], path["every"] = steps, _between_cuts(path["begin"], path["end"], steps)
+
+
+def check_announced(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Raise a ValueError if a step is to be taken on a path of unknown length."""
+    if any(group["path"] is not None and not group["path"]["steps"] for group in groups):
+        raise ValueError(
+            'sparse_optimizer: steps is "auto"; wanted the gradients in all before the first step: '
+            "steps=..., or inface.density.announce(optimizer, steps)"
+        )
+
+
+def _between_cuts(begin: float, end: float, steps: int) -> int:
+    return max(1, round((end - begin) * steps / 100))
 
 
 def _goes_on(found: Path | None, made: Path) -> bool:

@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiab
 
 from .adaptive import Betas
 from .checks import check_gradients, check_group
-from .density import advance, keeping_blocks, regrows
+from .density import advance, check_announced, keeping_blocks, regrows
 from .descent import free_step, gradient, is_zero, now, scalar
 from .directions import all_blocks, custom_directions, only, only_of
 from .dtensors import entries
@@ -25,7 +25,7 @@ from .gap import BlockGaps, FreeNorm, ModifiedGap, combine, step_rate
 from .groups import Constraints, param_groups
 from .halves import take_half
 from .kernels import Options
-from .preparation import apart, prepare, resolve
+from .preparation import Moved, apart, prepare, put_back, resolve
 from .printing import shown
 from .registry import constrain
 from .relative import StepSize, begin, keep_gap, step_size
@@ -225,7 +225,7 @@ class FrankWolfe(Optimizer):
         self._prepared = True
         self._forget()
         for index, group in enumerate(self.param_groups):
-            prepare(group, index)
+            self._moved |= prepare(group, index)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; it is checked whole before anything is changed.
@@ -246,7 +246,7 @@ class FrankWolfe(Optimizer):
             raise
         if self._prepared:
             for index, group in enumerate(self.param_groups[before:], before):
-                prepare(group, index)
+                self._moved |= prepare(group, index)
 
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -267,6 +267,8 @@ class FrankWolfe(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._accelerator_graph_capture_health_check()
+        check_announced(self.param_groups)
+        self._moved.clear()
         for index, group in enumerate(self.param_groups):
             check_gradients(group, index)
         shards = self._shards_now()
@@ -359,8 +361,10 @@ class FrankWolfe(Optimizer):
         """
         if not isinstance(state_dict, Mapping):
             raise ValueError(f"FrankWolfe: wanted a state_dict, got {state_dict!r:.60}")
+        moved = dict(self._moved)
         with adopting(self):
             super().load_state_dict(state_dict)
+        put_back(moved)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_betas": self._betas}
@@ -560,6 +564,7 @@ class FrankWolfe(Optimizer):
         self._counts: dict[Tensor, Tensor] = {}
         self._seen: dict[Tensor, tuple[int, float]] = {}
         self._outside: list[str] = []
+        self._moved: Moved = {}
         self._warned = False
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .dtensors import keep, whole
+from .dtensors import is_sharded, keep, whole
 from .registry import constrain
 from .relative import AUTO
 from .serialization import beside
@@ -16,7 +16,10 @@ from .sets.base import computable, spread
 from .state import before_rounding, rounded
 from .units import Unit, names_of, units
 
-__all__ = ["apart", "prepare", "resolve"]
+__all__ = ["Moved", "apart", "prepare", "put_back", "resolve"]
+
+# Parameters that were projected when an optimizer was made: torch's count of writes to them since, and what they were before.
+Moved = dict[Tensor, tuple[int, Tensor]]
 
 
 def apart(group: dict[str, Any], defaults: dict[str, Any]) -> list[dict[str, Any]]:
@@ -56,13 +59,14 @@ def _sized(unit: Unit) -> Set:
     return own if unit.joint is None else unit.joint.with_radius(own.radius)
 
 
-def prepare(group: dict[str, Any], index: int) -> None:
-    """Put a checked group's parameters where its set wants them."""
+def prepare(group: dict[str, Any], index: int) -> Moved:
+    """Put a checked group's parameters where its set wants them; those that moved, with what they were."""
+    moved: Moved = {}
     set_: Set | None = group["set"]
     if set_ is None:
         for p in group["params"]:
             constrain(p, None)
-        return
+        return moved
     group["set"] = set_ = beside(set_, group["params"])
     for p in group["params"]:
         constrain(p, set_)
@@ -73,4 +77,21 @@ def prepare(group: dict[str, Any], index: int) -> None:
             inside = unit.tensors(spread(unit.set.inside(x), x).expand_as(x))  # bit for bit: resumed runs rely on it
             values = unit.tensors(unit.set.projected(unit.blocks(before_rounding(unit))))
             for p, own, old, same in zip(params, rounded(unit, values), unit.params, inside, strict=True):
+                before = None if same.all() or is_sharded(p) or set_.density is None else old.clone()
                 keep(p, torch.where(same, old, own))
+                if before is not None:
+                    moved[p] = (p._version, before)
+    return moved
+
+
+@torch.no_grad()
+def put_back(moved: Moved) -> None:
+    """Undo the projections, for a state that is loaded.
+
+    Who resumes may load the weights before the optimizer is made. These lie in the saved sets, and not in those that a
+    density makes of weights that are sparse already. Weights that were written to since are left as they are.
+    """
+    for p, (version, before) in moved.items():
+        if p._version == version:
+            p.copy_(before)
+    moved.clear()

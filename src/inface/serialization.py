@@ -126,6 +126,8 @@ def _restored_path(index: int, live: dict[str, Any], saved: Path | None) -> Path
     own: Path | None = live["path"]
     if own is None or saved is None:
         return saved if own is None else own
+    if not own["steps"]:
+        return {**saved, "pool": own["pool"], "target": own["target"]}
     if saved["steps"] != own["steps"] <= saved["step"] and saved["density"] != own["target"]:
         raise ValueError(
             f"load_state_dict: group {index} ({', '.join(names_of(live, index)[:3])}) was saved after {saved['step']} of "

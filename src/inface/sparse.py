@@ -38,7 +38,7 @@ def sparse_optimizer(
     *,
     density: float | Mapping[str, float],
     lr: float | Tensor,
-    steps: int,
+    steps: int | Literal["auto"],
     layers: str | list[str] | None = None,
     free: Free = "sgd",
     momentum: float = 0.9,
@@ -60,7 +60,8 @@ def sparse_optimizer(
             sparse, each pattern to its own density; 1 leaves its layers dense. Of several patterns that match a layer, the
             last one wins: ``{"*": 0.05, "head.*": 1.0}``.
         lr: the learning rate that you would give SGD, or AdamW.
-        steps: how many gradients the training has: ``epochs * len(loader)``.
+        steps: how many gradients the training has: ``epochs * len(loader)``. ``"auto"``: :func:`inface.density.announce`
+            says it before the first step, as the callbacks of :mod:`inface.integrations` do.
         layers: names or patterns of the parameters to make sparse. By default the weights of linear layers, convolutions,
             attention projections and recurrent layers. Embeddings, norms and biases stay dense. Names are those of the
             model before ``torch.compile`` or a parallel wrapper, or with what these put before them.
@@ -92,7 +93,7 @@ def sparse_optimizer(
     True
     """
     _check(model, lr, free, momentum, weight_decay)
-    steps = checked_steps(steps, "sparse_optimizer")
+    steps = 0 if isinstance(steps, str) and steps == "auto" else checked_steps(steps, "sparse_optimizer")
     _check_parameters(model)
     found = pools(model, density, layers)
     names = {name for pool in found.values() for name in pool[1]}
