@@ -8,7 +8,7 @@ INSTALL := $(BIN)/pip install --quiet --constraint $(CONSTRAINTS)
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint docs bench torture clean
+.PHONY: demo test test-integrations lint docs bench torture clean
 
 # Dense SGD, SFW-IF and 5 % of the edges on the digits that come with scikit-learn; the report is inface-demo/report.html.
 demo: .venv/lab
@@ -16,6 +16,12 @@ demo: .venv/lab
 
 test: .venv/ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Real training inside of Lightning, transformers, Accelerate and skorch, on one process and on two, and the loggers. The
+# frameworks have an environment of their own.
+INTEGRATIONS := .venv-integrations/bin
+test-integrations: .venv-integrations/ready
+	$(INTEGRATIONS)/python -m pytest tests/integrations src/inface/integrations
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -38,7 +44,7 @@ torture: .venv/torture
 	$(BIN)/python -m torture --minutes $(MINUTES) --write
 
 clean:
-	rm -rf .venv build dist docs/_build docs/results docs/project
+	rm -rf .venv .venv-integrations build dist docs/_build docs/results docs/project
 
 # All pins in one file; a later file has the last word. With other pins everything is installed again.
 $(CONSTRAINTS): $(PINS)
@@ -64,4 +70,12 @@ $(CONSTRAINTS): $(PINS)
 
 .venv/docs: .venv/ready
 	$(INSTALL) --no-build-isolation --editable ".[docs]"
+	touch $@
+
+INSTALL_INTEGRATIONS := $(INTEGRATIONS)/pip install --quiet --constraint constraints.txt
+.venv-integrations/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-integrations
+	$(INSTALL_INTEGRATIONS) torch
+	$(INSTALL_INTEGRATIONS) editables hatchling
+	$(INSTALL_INTEGRATIONS) --no-build-isolation --editable ".[integrations,test]"
 	touch $@

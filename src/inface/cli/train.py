@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from inface.integrations.loggers import LOGGERS, check_installed, recording
 from inface.lab.errors import ArgumentError
 from inface.lab.experiments import EXPERIMENTS
 
-from .ui.options import AcceptChangedFile, DataFolder, number
+from .ui.options import AcceptChangedFile, DataFolder, number, one_of
 from .ui.settings import Given, experiment_argument, located, refuse_ignored, takes_settings
 
 __all__ = ["train"]
@@ -29,6 +30,15 @@ def train(
     checkpoint_seconds: Annotated[
         float, typer.Option(help="Seconds between two checkpoints.", parser=number, metavar="SECONDS")
     ] = 10.0,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Also write the metrics for tensorboard, wandb (offline) or mlflow, into DIR.",
+            metavar="NAME",
+            autocompletion=one_of(*LOGGERS),
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Train a network with constrained layers, or a dense one, and measure it.
 
@@ -45,12 +55,18 @@ def train(
 
     $ inface train synthetic --out runs/sigmoid -o edges=5 -o snr=1 -o activation=sigmoid
 
+    $ inface train digits --density 5% --out runs/sparse --log tensorboard
+
     $ inface train my_file.py:my_experiment --out runs/mine
 
     $ inface train --out runs/paper --resume
     """
     if checkpoint_seconds < 0:
         raise ArgumentError(f"--checkpoint-seconds: wanted a number >= 0, got {checkpoint_seconds:g}")
+    try:
+        check_installed(log or [])
+    except (ValueError, ImportError) as error:
+        raise ArgumentError(f"--log: {error}") from None
     if out == Path():
         raise ArgumentError("--out: wanted the folder of the run, got nothing")
     if resume and overwrite:
@@ -78,15 +94,22 @@ def train(
     settings = settings_for(**chosen)
     refuse_ignored(settings.method, given)
     keep_freed_memory()
-    with display() as watch:
-        run = train_run(
-            settings,
-            out,
-            data=data,
-            resume=resume,
-            overwrite=overwrite,
-            accept_changed_file=accept_changed_file,
-            watch=watch,
-            checkpoint_seconds=checkpoint_seconds,
-        )
+    with recording(log or [], out, settings.to_dict()) as (send, finish):
+        with display() as watch:
+
+            def tell(record: dict[str, Any]) -> None:
+                send(record)
+                watch(record)
+
+            run = train_run(
+                settings,
+                out,
+                data=data,
+                resume=resume,
+                overwrite=overwrite,
+                accept_changed_file=accept_changed_file,
+                watch=tell,
+                checkpoint_seconds=checkpoint_seconds,
+            )
+        finish(run.summary)
     print_summary(run)
