@@ -124,7 +124,7 @@ def test_a_trainer_without_an_end_has_to_be_told_one():
 
 
 def test_another_optimizer_is_refused():
-    with pytest.raises(ValueError, match="wanted an inface.FrankWolfe among the optimizers, got SGD"):
+    with pytest.raises(ValueError, match=r"wanted an inface\.FrankWolfe among the optimizers, got SGD"):
         fit(lambda network: torch.optim.SGD(network.parameters(), lr=0.1))
 
 
