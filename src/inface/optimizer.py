@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
-from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
+from torch.optim.optimizer import Optimizer, ParamsT
 
 from .adaptive import Betas
 from .checks import check_gradients, check_group
@@ -248,13 +248,17 @@ class FrankWolfe(Optimizer):
             for index, group in enumerate(self.param_groups[before:], before):
                 self._moved |= prepare(group, index)
 
-    @_use_grad_for_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Consume the gradients that the parameters hold; parameters without one are left out.
 
         Args:
             closure: re-evaluates the model and returns the loss, which is then returned.
         """
+        # torch's own decorator for this breaks a graph on purpose.
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            return self._whole_step(closure)
+
+    def _whole_step(self, closure: Callable[[], Any] | None) -> Any:
         if torch.compiler.is_compiling() and any(
             group["path"] is not None or any_sharded(group["params"]) for group in self.param_groups
         ):

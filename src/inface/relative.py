@@ -157,8 +157,11 @@ def _mean(state: dict[str, Any], name: str, new: Tensor, part: float) -> Tensor:
 
 
 def _keep(state: dict[str, Any], name: str, new: Tensor) -> Tensor:
-    """Make ``new`` the number of that name, where it is kept: a captured graph finds it there."""
-    if name in state:
+    """Make ``new`` the number of that name; on a device it stays where it is: a captured graph finds it there.
+
+    On a CPU it must not: torch.compile drops what is written to a float64 tensor without dimensions.
+    """
+    if name in state and not state[name].is_cpu:
         state[name].copy_(new)
     else:
         state[name] = new.detach()
