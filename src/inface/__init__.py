@@ -6,8 +6,10 @@ from .lazy import exports
 
 if TYPE_CHECKING:
     from . import batches, export, sets, sparsity, theory
+    from .compute import sparse_compute_
     from .density import DensityScheduler
     from .gap import ModifiedGap, convex_bound, modified_gap
+    from .gradients import dense_gradients
     from .groups import param_groups
     from .init import graph_init_
     from .iterate import RandomIterate
@@ -25,11 +27,13 @@ __all__ = [
     "__version__",
     "batches",
     "convex_bound",
+    "dense_gradients",
     "export",
     "graph_init_",
     "modified_gap",
     "param_groups",
     "sets",
+    "sparse_compute_",
     "sparse_optimizer",
     "sparsity",
     "theory",
@@ -46,11 +50,13 @@ __getattr__, __dir__ = exports(
         "__version__": "version",
         "batches": "batches",
         "convex_bound": "gap",
+        "dense_gradients": "gradients",
         "export": "export",
         "graph_init_": "init",
         "modified_gap": "gap",
         "param_groups": "groups",
         "sets": "sets",
+        "sparse_compute_": "compute",
         "sparse_optimizer": "sparse",
         "sparsity": "sparsity",
         "theory": "theory",

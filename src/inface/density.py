@@ -142,7 +142,9 @@ class DensityScheduler:
 
     def step(self) -> None:
         """Take the path one gradient further: call it after the optimizer's own step."""
-        advance(self.optimizer, by_itself=False)
+        cut = advance(self.optimizer, by_itself=False)
+        if hasattr(self.optimizer, "_count"):
+            self.optimizer._count(cut)  # noqa: SLF001 - layers that leave out their zeros have other ones
 
     def get_last_density(self) -> list[float]:
         """The density that each group is at."""
@@ -319,8 +321,8 @@ def regrows(path: Path | None) -> bool:
     return path is None or (path["density"] < REGROW_BELOW and path["step"] < path["end"] * path["steps"])
 
 
-def advance(optimizer: Optimizer, *, by_itself: bool, moved: Collection[int] | None = None) -> None:
-    """Take the paths of an optimizer one gradient further, and cut what has to go.
+def advance(optimizer: Optimizer, *, by_itself: bool, moved: Collection[int] | None = None) -> list[dict[str, Any]]:
+    """Take the paths of an optimizer one gradient further, and cut what has to go: the groups whose weights were written to.
 
     Where it is said which groups ``moved``, the others, whose learning rate is 0 or which have no gradient, do not take
     their pool along.
@@ -330,8 +332,11 @@ def advance(optimizer: Optimizer, *, by_itself: bool, moved: Collection[int] | N
         for index, group in enumerate(optimizer.param_groups)
         if group["path"] is not None and group["path"]["by_itself"] is by_itself
     ]
+    cut: list[dict[str, Any]] = []
     for pool in dict.fromkeys(group["path"]["pool"] for group, moves in groups if moves):
-        _advance(optimizer, [group for group, _ in groups if group["path"]["pool"] == pool])
+        members = [group for group, _ in groups if group["path"]["pool"] == pool]
+        cut += members if _advance(optimizer, members) else []
+    return cut
 
 
 def room(density: float, total: int) -> int:
@@ -399,7 +404,7 @@ def _layer(optimizer: Optimizer, group: dict[str, Any]) -> _Layer:
 
 
 @torch.no_grad()
-def _advance(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None:
+def _advance(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> bool:
     path: Path = groups[0]["path"]
     step = path["step"] + 1
     begin, end = path["begin"] * path["steps"], path["end"] * path["steps"]
@@ -408,7 +413,7 @@ def _advance(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None:
     for group in groups:
         group["path"]["step"] = step
     if not (last or step % path["every"] == 0):
-        return
+        return False
     layers = [_layer(optimizer, group) for group in groups]
     density = path["density"]
     if begin < step and (step <= end or last):
@@ -424,6 +429,7 @@ def _advance(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None:
         layer.group["path"]["density"] = density
         if not layer.unit.set.all_free or (step > begin and _enter(layer, last=done == 1)):
             _share(layer, density)
+    return True
 
 
 def _warn_of_unreached(layers: Sequence[_Layer]) -> None:

@@ -10,10 +10,13 @@ from torch import Tensor
 
 from .gap import BlockGaps
 from .halves import take_half
-from .kernels import PLAIN, Lists, Memory, Options, Table, alike, available, enabled, fits, knows
+from .kernels import PLAIN, Lists, Memory, Options, Table, addressable, alike, available, enabled, fits, knows
+from .kernels.lists import DENSEST as LISTS
+from .kernels.lists import Entries
 from .sets import Set, blocks
 from .sets.base import EXACT, InFace, computable
 from .state import keep_average, unit_weights, write
+from .support import Compute
 from .units import Unit, units, with_gradients
 
 __all__ = ["Fused"]
@@ -22,6 +25,9 @@ States = Mapping[Tensor, dict[str, Any]]
 
 # Families of kernels whose projected steps look at entries that are not zero, and at nothing else.
 LISTED = ("ball", "simplex")
+
+# Above this density no layer leaves its zeros out.
+DENSEST = 0.8
 
 
 class Layers(NamedTuple):
@@ -39,7 +45,7 @@ class Fused:
 
     def __init__(self) -> None:
         self._layers: dict[int, Layers] = {}
-        self._lists = Lists()
+        self.lists = Lists()
 
     def step(self, index: int, group: dict[str, Any], states: States, options: Options) -> tuple[list[Unit], list[str]]:
         """Take one half of an iteration on everything in a group that has a gradient and that the kernels take.
@@ -138,7 +144,18 @@ class Fused:
         """``|x|`` and ``|g|`` where ``x`` is not zero; None where no kernel can say it."""
         if not (fits(set_, x) and alike(x, g, None) and g.is_contiguous() and available(set_, x.dtype, "projected")):
             return None
-        return self._lists.norms(x, g, blocks.count(x.shape, set_.per) if set_.kernel in LISTED else 1)
+        return self.lists.norms(x, g, blocks.count(x.shape, set_.per) if set_.kernel in LISTED else 1)
+
+    def support(self, x: Tensor) -> Entries | None:
+        """Where the rows of a parameter have entries, with room for what has become zero; None if that is nearly everywhere."""
+        if not (addressable(x) and x.is_contiguous() and x.ndim > 1):
+            return None
+        return self.lists.entries(x, x.shape[0], DENSEST, look=True)
+
+    def nonzeros(self, x: Tensor) -> int:
+        """How many these are; all of it where there is no list."""
+        entries = self.support(x)
+        return x.numel() if entries is None else len(entries.listed.at)
 
     def blocks(self, index: int) -> Tensor:
         """The gaps of all blocks of a group at their last first half."""
@@ -177,16 +194,42 @@ class Fused:
             layers = self._layers[index] = Layers(made, params, members, table, [None] * len(made))
         return layers
 
-    def _with_lists(self, layers: Layers, memory: list[Memory | None], strategy: InFace | None) -> list[Memory | None]:
-        """The memory of layers with lists of what their rows use, where a step needs no more than these."""
-        if strategy != "projected" or layers.table.set.kernel not in LISTED:
+    def _with_lists(
+        self, layers: Layers, group: dict[str, Any], memory: list[Memory | None], strategy: InFace | None
+    ) -> list[Memory | None]:
+        """The memory of layers with lists of what their rows use, where a step needs no more of the weights than these."""
+        if layers.table.set.kernel not in LISTED or strategy not in (None, "projected"):
             return memory
         return [
             layer
-            if layer is None or layers.units[i].joint is not None
-            else layer._replace(listed=self._lists.of(layer.x, layers.table.rows[i]))
+            if layer is None or layers.units[i].joint is not None or (strategy is None and not _few(group, layer.x))
+            else self._with_list(layer, layers.table.rows[i], strategy)
             for i, layer in enumerate(memory)
         ]
+
+    def _with_list(self, layer: Memory, rows: int, strategy: InFace | None) -> Memory:
+        entries = self.lists.entries(layer.x, rows, look=strategy is None)
+        if entries is None:
+            return layer
+        if strategy is None:
+            return layer._replace(entries=entries, new=torch.empty(rows, dtype=torch.int32, device="cpu"))
+        return layer._replace(entries=entries._replace(prices=self.lists.prices(layer.x, entries.listed, layer.g)))
+
+    def _step(
+        self, layers: Layers, memory: list[Memory | None], options: Options, strategy: InFace | None, *, project: bool
+    ) -> int:
+        """The step itself: one call, or two where a first half has lists of some layers; how many blocks were outside."""
+        found = 0
+        for grows in (False, True):
+            some = [layer if layer is not None and (layer.new is not None) is grows else None for layer in memory]
+            if any(layer is not None for layer in some):
+                found += layers.table.step(some, options, strategy, project=project)
+        for i, layer in enumerate(memory):
+            if layer is not None and layer.new is not None:
+                self.lists.grown(layer.x, layers.table.rows[i], layer.new)
+        if strategy is not None:
+            self.lists.stepped([layer.x for layer in memory if layer is not None and layer.entries is not None])
+        return found
 
     def _call(
         self,
@@ -198,9 +241,8 @@ class Fused:
         strategy: InFace | None,
     ) -> list[str]:
         """One call of a kernel, and what has to be done after it."""
-        memory = self._with_lists(layers, memory, strategy)
-        found = layers.table.step(memory, options, strategy, project=group["project"])
-        self._lists.stepped([layer.x for layer in memory if layer is not None and layer.listed is not None])
+        memory = self._with_lists(layers, group, memory, strategy)
+        found = self._step(layers, memory, options, strategy, project=group["project"])
         lr = options.lr.detach().clone() if isinstance(options.lr, Tensor) else options.lr
         if strategy is None:
             layers.lrs[:] = [old if layer is None else lr for old, layer in zip(layers.lrs, memory, strict=True)]
@@ -224,6 +266,18 @@ class Fused:
             if layer.x is not unit.params[0]:
                 _write_back(unit, layer, states)
         return outside
+
+
+def _few(group: dict[str, Any], x: Tensor) -> bool:
+    """Whether a layer leaves out its zeros, and had few entries when they were last counted: then first halves use its list.
+
+    A resumed run has the count, not the list: it decides alike.
+    """
+    compute: Compute | None = group.get("compute")
+    if compute is None or compute["mode"] == "dense":
+        return False
+    counts = zip(group["params"], compute["nonzeros"], strict=True)
+    return any(p is x and count <= LISTS * x.numel() for p, count in counts)
 
 
 def _memory(unit: Unit, states: States, momentum: bool) -> Memory:

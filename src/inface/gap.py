@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from .adaptive import Moments, scales, weighted_square
 from .dtensors import is_sharded, whole
 from .free import dual_square
+from .gradients import dense_gradients
 from .sets import Set
 from .sets.base import computable
 from .sets.base import number as as_tensor
@@ -304,7 +305,7 @@ def _full_gradient(
     kept = {p: p.grad for p in (*model.parameters(), *params)} if any(is_sharded(p) for p in params) else {}
     seen = 0
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), dense_gradients():
             for inputs, target in batches:
                 size = len(target)
                 gradients: Sequence[Tensor | None]

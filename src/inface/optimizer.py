@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from .adaptive import Betas
 from .checks import check_gradients, check_group
-from .density import advance, check_announced, keeping_blocks, regrows
+from .density import advance, check_announced, keeping_blocks
 from .descent import free_step, gradient, is_zero, now, scalar
 from .directions import all_blocks, custom_directions, only, only_of
 from .dtensors import entries
@@ -42,6 +42,7 @@ from .state import (
     unit_weights,
     write,
 )
+from .support import Compute, looks_at_entries, next_phase, upcoming_phase
 from .units import Unit, units, with_gradients
 from .warning import warn
 
@@ -281,7 +282,9 @@ class FrankWolfe(Optimizer):
         else:
             moved = shards.step(self.param_groups, self.state)
             self._outside += shards.outside()
-        advance(self, by_itself=True, moved=moved)
+        cut = advance(self, by_itself=True, moved=moved)
+        if shards is None and not torch.compiler.is_compiling():
+            self._count(cut)
         self._warn_of_outside()
         return loss
 
@@ -304,7 +307,9 @@ class FrankWolfe(Optimizer):
                 self._constrained_steps(index, group, directions, _fused_options(group))
             for p in params:
                 state = self.state[p]
-                state["phase"] = _next_phase(group, state["phase"])
+                if state["phase"] == 0 and "compute" in group:
+                    self._grown.add(p)
+                state["phase"] = next_phase(group, state["phase"])
                 if "started" in state:
                     state["started"] = True
         return moved
@@ -492,6 +497,21 @@ class FrankWolfe(Optimizer):
             self._outside.append(unit.called)
         return set_.projected(x) if group["project"] else x
 
+    def _count(self, cut: Sequence[dict[str, Any]]) -> None:
+        """Count the non-zeros of layers that leave their zeros out, after steps that may have brought some, and after cuts.
+
+        Counts decide how a layer computes. Steps in a face do not count: a resumed run has not the lists that it had.
+        """
+        for group in self.param_groups:
+            compute: Compute | None = group.get("compute")
+            if compute is None:
+                continue
+            changed = any(group is other for other in cut) or not looks_at_entries(group)
+            for place, p in enumerate(group["params"]):
+                if changed or p in self._grown:
+                    compute["nonzeros"][place] = self._fused.nonzeros(p)
+        self._grown.clear()
+
     def _custom_directions(self, groups: Sequence[tuple[int, dict[str, Any]]]) -> dict[Tensor, Tensor]:
         found: dict[Tensor, Tensor] = {}
         for index, group in groups:
@@ -569,6 +589,7 @@ class FrankWolfe(Optimizer):
         self._seen: dict[Tensor, tuple[int, float]] = {}
         self._outside: list[str] = []
         self._moved: Moved = {}
+        self._grown: set[Tensor] = set()
         self._warned = False
 
 
@@ -592,17 +613,7 @@ def _start(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> None:
         create(state, p, group)
     if group["set"] is not None and group["relative"] is not None and "gap_known" not in state:
         begin(state, p)
-    if state["phase"] > (0 if group["in_face"] is None else group["in_face_steps"]):
-        state["phase"] = 0  # of a second half that was switched off
-    if state["phase"] == 0:
-        state["phase"] = _next_phase(group, group["in_face_steps"])  # a path may have no first halves
-
-
-def _next_phase(group: dict[str, Any], phase: int) -> int:
-    """What comes after a phase: a first half (0), or one of the second halves of an iteration."""
-    if group["in_face"] is None:
-        return 0
-    return phase + 1 if phase < group["in_face_steps"] else 0 if regrows(group["path"]) else 1
+    state["phase"] = upcoming_phase(group, state)
 
 
 def _look(p: Tensor, set_: Set) -> tuple[int, float]:

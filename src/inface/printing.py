@@ -13,7 +13,7 @@ from .units import names_of
 __all__ = ["shown"]
 
 # What has a line of its own, or differs between groups that are otherwise alike.
-APART = ("params", "param_names", "path")
+APART = ("params", "param_names", "path", "compute")
 
 
 def shown(kind: str, groups: Sequence[dict[str, Any]]) -> str:

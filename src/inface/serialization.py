@@ -14,6 +14,7 @@ from .density import Path
 from .relative import NUMBERS
 from .sets import Set
 from .sets.base import EXACT, computable
+from .support import Compute
 from .units import names_of
 from .warning import warn
 
@@ -41,6 +42,8 @@ def to_plain_data(_: Optimizer, data: dict[str, Any]) -> None:
             group["in_face"] = "custom"
         if group["path"] is not None:
             group["path"] = dict(group["path"])  # the live one goes on
+        if group.get("compute") is not None:
+            group["compute"] = copy_of(group["compute"])
 
 
 def check_state(data: dict[str, Any]) -> None:
@@ -118,7 +121,32 @@ def restored_group(index: int, live: dict[str, Any], saved: dict[str, Any]) -> d
     except ValueError as error:
         raise ValueError(f"load_state_dict: group {index}: {error}") from None
     group["path"] = _restored_path(index, live, group["path"])
-    return group
+    compute = _restored_compute(index, live, group.pop("compute", None))
+    return group if compute is None else {**group, "compute": compute}
+
+
+def copy_of(compute: Compute) -> Compute:
+    """A copy that does not change with the live one."""
+    limits = {key: list(numbers) for key, numbers in compute["limits"].items()}
+    return {"mode": compute["mode"], "nonzeros": list(compute["nonzeros"]), "limits": limits}
+
+
+def _restored_compute(index: int, live: dict[str, Any], saved: Any) -> Compute | None:
+    """How layers computed when the state was saved, in the mode that they have."""
+    own: Compute | None = live.get("compute")
+    if saved is None or own is None:
+        return own
+    try:
+        limits = {str(key): [float(first), float(second)] for key, (first, second) in saved["limits"].items()}
+        counts = [int(count) for count in saved["nonzeros"]]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        counts, limits = [], {}
+    if len(counts) != len(own["nonzeros"]):
+        raise ValueError(
+            f"load_state_dict: group {index}: compute: wanted a dict with limits, and with nonzeros of {len(own['nonzeros'])} parameter(s), "
+            f"got {_shown(saved)}"
+        )
+    return {"mode": own["mode"], "nonzeros": counts, "limits": {**own["limits"], **limits}}
 
 
 def _restored_path(index: int, live: dict[str, Any], saved: Path | None) -> Path | None:

@@ -2,8 +2,9 @@
 
 from typing import Literal
 
-__all__ = ["Format", "Free", "InFace"]
+__all__ = ["ComputeMode", "Format", "Free", "InFace"]
 
 InFace = Literal["away", "frank-wolfe", "pairwise", "projected"]
 Free = Literal["sgd", "adamw"]
 Format = Literal["compact", "sparse", "onnx", "torch"]
+ComputeMode = Literal["auto", "sparse", "dense"]

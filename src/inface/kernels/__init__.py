@@ -25,14 +25,16 @@ from torch.nn import Parameter
 from ..gap import step_rate
 from ..sets import Set, blocks
 from ..sets.base import Decision
-from .lists import Listed, Lists
+from .lists import Entries, Lists
 
 __all__ = [
     "PLAIN",
+    "Entries",
     "Lists",
     "Memory",
     "Options",
     "Table",
+    "addressable",
     "alike",
     "available",
     "disabled",
@@ -52,7 +54,7 @@ PLAIN = (Tensor, Parameter)
 FLOAT64: Any = {"dtype": torch.float64, "device": "cpu"}
 
 # Columns of the table of layers, whose module imports Numba: see :mod:`inface.kernels.loops`.
-AT, ENDS = 9, 10
+AT, ENDS, VALUES, PRICES, NEW = 9, 10, 11, 12, 13
 
 _enabled = True
 _warned = False
@@ -202,7 +204,8 @@ class Memory(NamedTuple):
     x: Tensor
     g: Tensor
     m: Tensor | None
-    listed: Listed | None = None  # what its rows use, if somebody knows it
+    entries: Entries | None = None  # what its rows use, if somebody knows it
+    new: Tensor | None = None  # where a first half with a list of entries writes what it brings
 
 
 class Table:
@@ -263,9 +266,10 @@ class Table:
         if set_.norm_name == "l1":
             self._phases["projected"] = TAXICAB
         grouped = set_.kernel == "groups"
-        # One for each half, and one for projected steps, which need learning rates.
-        self._tables = [np.zeros((self.layers, COLUMNS), dtype=np.int64) for _ in range(3)]
-        numbers = ((self.gaps, self._rates), (self._unread, self._rates), (self._unread, self._lrs))
+        # One for each half, one for projected steps, which need learning rates, and one for first halves with lists.
+        self._tables = [np.zeros((self.layers, COLUMNS), dtype=np.int64) for _ in range(4)]
+        first = (self.gaps, self._rates)
+        numbers = (first, (self._unread, self._rates), (self._unread, self._lrs), first)
         for table, (slopes, rates) in zip(self._tables, numbers, strict=True):
             for i, (shape, rows, start) in enumerate(zip(shapes, self.rows, self.starts, strict=True)):
                 groups = _groups(set_, shape) if grouped else 1
@@ -311,22 +315,28 @@ class Table:
         The first half if ``strategy`` is None, else the second, in the face. Layers of which there is no memory stay.
         """
         active = [layer for layer in memory if layer is not None] if None in memory else cast("list[Memory]", memory)
-        kernel = available(self.set, active[0].x.dtype, strategy)
+        listed = active[0].new is not None
+        kernel = _kernel("toward", active[0].x.dtype) if listed else available(self.set, active[0].x.dtype, strategy)
         if kernel is None:
             raise RuntimeError("inface: the fused kernels are not available")
         self._prepare(options)
         half = 0 if strategy is None else 1
-        which = 2 if strategy == "projected" else half
+        which = 3 if listed else 2 if strategy == "projected" else half
         held = [None if layer is None else layer.g.contiguous() for layer in memory]
         table = self._tables[which]
         table[:, 0] = [0 if layer is None else layer.x.data_ptr() for layer in memory]
         table[:, 1] = [0 if g is None else g.data_ptr() for g in held]
         if options.momentum:
             table[:, 2] = [0 if layer is None or layer.m is None else layer.m.data_ptr() for layer in memory]
-        if strategy == "projected":
-            lists = [None if layer is None else layer.listed for layer in memory]
-            table[:, AT] = [0 if found is None else found.at.data_ptr() for found in lists]
-            table[:, ENDS] = [0 if found is None else found.ends.data_ptr() for found in lists]
+        if which > 1:
+            lists = [None if layer is None else layer.entries for layer in memory]
+            table[:, AT] = [0 if found is None else found.listed.at.data_ptr() for found in lists]
+            table[:, ENDS] = [0 if found is None else found.listed.ends.data_ptr() for found in lists]
+            table[:, VALUES] = [0 if found is None else found.values.data_ptr() for found in lists]
+            table[:, PRICES] = [
+                0 if found is None or found.prices is None else found.prices.data_ptr() for found in lists
+            ]
+            table[:, NEW] = [0 if layer is None or layer.new is None else layer.new.data_ptr() for layer in memory]
         before = self._counted[half, 3]
         number = self._phases[strategy]
         if self._small or torch.get_num_threads() == 1:

@@ -11,7 +11,10 @@ from numba import carray, float32, float64, int32, int64
 from .loops import PIECE, REASSOCIATE, compiled, pointer
 from .projected import find
 
-__all__ = ["listed_float32", "listed_float64", "squares_float32", "squares_float64"]
+__all__ = [
+    "listed_float32", "listed_float64", "same_float32", "same_float64", "squares_float32", "squares_float64", "values_float32",
+    "values_float64",
+]  # fmt: skip
 
 
 @compiled()
@@ -60,6 +63,65 @@ def squares(x, g, at, ends, out):
             part = squares_of_piece(x[i, piece:end], g[i, piece:end])
             out[0] += float64(part[0])
             out[1] += float64(part[1])
+
+
+@compiled()
+def gather_values(x, at, ends, out):
+    for i in range(x.shape[0]):
+        for q in range(ends[i], ends[i + 1]):
+            out[q] = x[i, at[q]]
+
+
+@compiled()
+def same_rows(x, at, ends, values, looks):
+    """Whether rows have the numbers of a list and no others; so many rows, evenly spread."""
+    rows = x.shape[0]
+    for k in range(min(looks, rows)):
+        i = k * rows // min(looks, rows)
+        used = 0
+        for j in range(x.shape[1]):
+            used += x[i, j] != 0
+        for q in range(ends[i], ends[i + 1]):
+            if x[i, at[q]] != values[q]:
+                return False
+            used -= values[q] != 0
+        if used != 0:
+            return False
+    return True
+
+
+@compiled(entry=True)
+def values_float32(x, rows, width, at, ends, out):
+    last = carray(pointer(ends), (rows + 1,), int64)
+    n = (last[rows],)
+    gather_values(
+        carray(pointer(x), (rows, width), float32), carray(pointer(at), n, int32), last, carray(pointer(out), n, float32)
+    )  # fmt: skip
+
+
+@compiled(entry=True)
+def values_float64(x, rows, width, at, ends, out):
+    last = carray(pointer(ends), (rows + 1,), int64)
+    n = (last[rows],)
+    gather_values(
+        carray(pointer(x), (rows, width), float64), carray(pointer(at), n, int32), last, carray(pointer(out), n, float64)
+    )  # fmt: skip
+
+
+@compiled(entry=True)
+def same_float32(x, rows, width, at, ends, values, looks):
+    last = carray(pointer(ends), (rows + 1,), int64)
+    n = (last[rows],)
+    own = carray(pointer(values), n, float32)
+    return same_rows(carray(pointer(x), (rows, width), float32), carray(pointer(at), n, int32), last, own, looks)
+
+
+@compiled(entry=True)
+def same_float64(x, rows, width, at, ends, values, looks):
+    last = carray(pointer(ends), (rows + 1,), int64)
+    n = (last[rows],)
+    own = carray(pointer(values), n, float64)
+    return same_rows(carray(pointer(x), (rows, width), float64), carray(pointer(at), n, int32), last, own, looks)
 
 
 @compiled(entry=True)

@@ -29,8 +29,10 @@ FAMILIES = {"ball": BALL, "simplex": SIMPLEX, "box": BOX, "groups": GROUPED}
 PHASES = {None: TOWARD, "frank-wolfe": WITHIN, "away": AWAY, "pairwise": PAIRWISE, "projected": PROJECTED}
 
 # The entries step on all layers of a table: one line for each, of the columns below. Rows are numbered through all layers;
-# a layer whose ``X`` is 0 is left out. ``AT`` and ``ENDS``, where they are not 0, list what its rows use.
-X, G, M, ROWS, WIDTH, START, RATES, SLOPES, GROUPS, AT, ENDS, COLUMNS = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+# a layer whose ``X`` is 0 is left out. ``AT`` and ``ENDS``, where they are not 0, list what its rows use; ``VALUES`` and
+# ``PRICES`` are the weights and their gradients in these places, and ``NEW`` is where a first half writes down which place is new.
+X, G, M, ROWS, WIDTH, START, RATES, SLOPES, GROUPS, AT, ENDS = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+VALUES, PRICES, NEW, COLUMNS = 11, 12, 13, 14
 
 PIECE = 256
 ULPS = 8

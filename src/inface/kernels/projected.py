@@ -29,6 +29,7 @@ from .loops import (
     ENDS,
     GROUPS,
     PIECE,
+    PRICES,
     RATES,
     REASSOCIATE,
     ROWS,
@@ -37,6 +38,7 @@ from .loops import (
     START,
     TAXICAB,
     ULPS,
+    VALUES,
     WIDTH,
     G,
     M,
@@ -47,6 +49,7 @@ from .loops import (
     pointer,
     top_magnitude,
 )  # fmt: skip
+from .vectors import prefetch
 
 __all__ = ["projected_float32", "projected_float64"]
 
@@ -106,6 +109,56 @@ def pick(x, listed, at):
         at[count] = listed[q]
         count += x[listed[q]] != 0
     return count
+
+
+@compiled()
+def pick_values(values, listed, at, place, own):
+    """The same where the numbers of the list are at hand, with their places in it; also writes down the numbers."""
+    count, zeros = 0, 0
+    for q in range(listed.shape[0]):
+        zeros += values[q] == 0
+    if zeros == 0:  # nearly always, and loops without a choice are vectorised
+        for q in range(listed.shape[0]):
+            at[q] = listed[q]
+        for q in range(listed.shape[0]):
+            place[q] = q
+        for q in range(listed.shape[0]):
+            own[q] = values[q]
+        return listed.shape[0]
+    for q in range(listed.shape[0]):
+        at[count], place[count], own[count] = listed[q], q, values[q]
+        count += values[q] != 0
+    return count
+
+
+@compiled(fastmath={"reassoc"})
+def unfinished(price):
+    """Zero if all numbers are finite."""
+    rest = price.dtype.type(0)
+    for q in range(price.shape[0]):
+        rest += price[q] - price[q]
+    return rest
+
+
+@compiled()
+def pick_prices(prices, g, at, place, own, price, count):
+    """The gradient in those places, from the list or from all of it, and padding; whether it is finite there."""
+    rest = own.dtype.type(0)
+    if prices.shape[0] == count:
+        for q in range(count):
+            price[q] = prices[q]
+        rest = unfinished(price[:count])
+    elif prices.shape[0]:
+        for q in range(count):
+            price[q] = prices[place[q]]
+            rest += price[q] - price[q]
+    else:
+        for q in range(count):
+            price[q] = g[at[q]]
+            rest += price[q] - price[q]
+    for q in range(count, padded(count)):
+        own[q], price[q] = 0, 0
+    return rest == 0
 
 
 @compiled()
@@ -516,6 +569,8 @@ def all_blocks(
     counts,
     listed,
     ends,
+    values,
+    prices,
     weight,
     sign,
     first,
@@ -533,10 +588,12 @@ def all_blocks(
     """
     longest = padded(max(x.shape[1], groups) + 1)
     # Views of an address: passing on what is counted by reference costs as much as a short row.
-    memory = np.empty(6 * longest)
+    memory = np.empty(7 * longest)
     scratch = carray(pointer(int64(memory.ctypes.data)), (3, longest), np.float64)
     short = carray(pointer(int64(memory[3 * longest :].ctypes.data)), (2, longest), x.dtype)
     at = carray(pointer(int64(memory[5 * longest :].ctypes.data)), (longest,), np.int64)
+    place = carray(pointer(int64(memory[6 * longest :].ctypes.data)), (longest,), np.int64)
+    start = int64(x.ctypes.data)
     for i in range(first, slopes.shape[0]):
         begin, end = i * groups, (i + 1) * groups
         r, turn = radii[i if radii.shape[0] > 1 else 0], sign
@@ -544,8 +601,18 @@ def all_blocks(
         if r == np.inf:
             continue
         if family in (BALL, SIMPLEX):
-            count = pick(x[i], listed[ends[i] : ends[i + 1]], at) if ends.shape[0] else find(x[i], at)
-            finite = gather(x[i], g[i], at, short[0], short[1], count)
+            compact = values.shape[0] > 0
+            own = values[ends[i] : ends[i + 1]] if compact else values
+            if compact:
+                if i + 2 < ends.shape[0]:  # the next row is written to when this one is computed
+                    for q in range(ends[i + 1], ends[i + 2]):
+                        prefetch(start + ((i + 1) * x.shape[1] + int64(listed[q])) * x.itemsize)
+                count = pick_values(own, listed[ends[i] : ends[i + 1]], at, place, short[0])
+                known = prices[ends[i] : ends[i + 1]] if prices.shape[0] else prices
+                finite = pick_prices(known, g[i], at, place, short[0], short[1], count)
+            else:
+                count = pick(x[i], listed[ends[i] : ends[i + 1]], at) if ends.shape[0] else find(x[i], at)
+                finite = gather(x[i], g[i], at, short[0], short[1], count)
             fall, moved, hit, outside = np.nan, False, False, False
             if finite:
                 if weight > 0:
@@ -556,6 +623,9 @@ def all_blocks(
                 )
                 if weight > 0 and hit:
                     forget_listed(x[i], m[i], at, count)
+                if compact and moved:
+                    for q in range(count):
+                        own[place[q]] = x[i, at[q]]
         else:
             fall, moved, hit, outside = block(
                 x[begin:end], xb[begin:end], gb[begin:end], g[begin:end], m[begin:end], turn, weight, r, rates[i], family,
@@ -596,6 +666,8 @@ def projected_float32(
             carray(pointer(counts), (4,), int64),
             carray(pointer(line[AT]), (carray(pointer(line[ENDS]), (end + 1,), int64)[end] if line[ENDS] else 0,), int32),
             carray(pointer(line[ENDS]), (end + 1 if line[ENDS] else 0,), int64),
+            carray(pointer(line[VALUES]), (carray(pointer(line[ENDS]), (end + 1,), int64)[end] if line[VALUES] else 0,), float32),
+            carray(pointer(line[PRICES]), (carray(pointer(line[ENDS]), (end + 1,), int64)[end] if line[PRICES] else 0,), float32),
             weight, sign, begin, line[GROUPS], family, phase, project, int32(0x7FFFFFFF), int32(0x7F800000), 2.0**-23,
         )  # fmt: skip
 
@@ -621,6 +693,8 @@ def projected_float64(
             carray(pointer(counts), (4,), int64),
             carray(pointer(line[AT]), (carray(pointer(line[ENDS]), (end + 1,), int64)[end] if line[ENDS] else 0,), int32),
             carray(pointer(line[ENDS]), (end + 1 if line[ENDS] else 0,), int64),
+            carray(pointer(line[VALUES]), (carray(pointer(line[ENDS]), (end + 1,), int64)[end] if line[VALUES] else 0,), float64),
+            carray(pointer(line[PRICES]), (carray(pointer(line[ENDS]), (end + 1,), int64)[end] if line[PRICES] else 0,), float64),
             weight, sign, begin, line[GROUPS], family, phase, project, int64(0x7FFFFFFFFFFFFFFF), int64(0x7FF0000000000000),
             2.0**-52,
         )  # fmt: skip
