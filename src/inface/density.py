@@ -142,9 +142,7 @@ class DensityScheduler:
 
     def step(self) -> None:
         """Take the path one gradient further: call it after the optimizer's own step."""
-        cut = advance(self.optimizer, by_itself=False)
-        if hasattr(self.optimizer, "_count"):
-            self.optimizer._count(cut)  # noqa: SLF001 - layers that leave out their zeros have other ones
+        advance(self.optimizer, by_itself=False)
 
     def get_last_density(self) -> list[float]:
         """The density that each group is at."""
@@ -321,8 +319,8 @@ def regrows(path: Path | None) -> bool:
     return path is None or (path["density"] < REGROW_BELOW and path["step"] < path["end"] * path["steps"])
 
 
-def advance(optimizer: Optimizer, *, by_itself: bool, moved: Collection[int] | None = None) -> list[dict[str, Any]]:
-    """Take the paths of an optimizer one gradient further, and cut what has to go: the groups whose weights were written to.
+def advance(optimizer: Optimizer, *, by_itself: bool, moved: Collection[int] | None = None) -> None:
+    """Take the paths of an optimizer one gradient further, and cut what has to go.
 
     Where it is said which groups ``moved``, the others, whose learning rate is 0 or which have no gradient, do not take
     their pool along.
@@ -336,7 +334,8 @@ def advance(optimizer: Optimizer, *, by_itself: bool, moved: Collection[int] | N
     for pool in dict.fromkeys(group["path"]["pool"] for group, moves in groups if moves):
         members = [group for group, _ in groups if group["path"]["pool"] == pool]
         cut += members if _advance(optimizer, members) else []
-    return cut
+    if cut and hasattr(optimizer, "_count"):
+        optimizer._count(cut)  # noqa: SLF001 - layers that leave out their zeros have other ones
 
 
 def room(density: float, total: int) -> int:

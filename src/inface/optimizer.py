@@ -282,9 +282,9 @@ class FrankWolfe(Optimizer):
         else:
             moved = shards.step(self.param_groups, self.state)
             self._outside += shards.outside()
-        cut = advance(self, by_itself=True, moved=moved)
+        advance(self, by_itself=True, moved=moved)
         if shards is None and not torch.compiler.is_compiling():
-            self._count(cut)
+            self._count()
         self._warn_of_outside()
         return loss
 
@@ -497,7 +497,7 @@ class FrankWolfe(Optimizer):
             self._outside.append(unit.called)
         return set_.projected(x) if group["project"] else x
 
-    def _count(self, cut: Sequence[dict[str, Any]]) -> None:
+    def _count(self, cut: Sequence[dict[str, Any]] = ()) -> None:
         """Count the non-zeros of layers that leave their zeros out, after steps that may have brought some, and after cuts.
 
         Counts decide how a layer computes. Steps in a face do not count: a resumed run has not the lists that it had.
