@@ -23,8 +23,8 @@ def main() -> tuple[nn.Module, float]:
     pixels, digits = load_digits(return_X_y=True)
     x, y = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(digits)
     model = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
-    sets = {"0.weight": L1Ball(2.0), "2.weight": L1Ball(5.0)}
-    optimizer = inface.FrankWolfe(inface.param_groups(model, sets), lr=0.5, in_face="away", project=True)
+    sets = {"0.weight": {"set": L1Ball(2.0), "lr": 8.0}, "2.weight": {"set": L1Ball(5.0), "lr": 8.0}}
+    optimizer = inface.FrankWolfe(model, sets, lr=0.5, in_face="away", project=True)
     loader = DataLoader(TensorDataset(x, y), batch_size=64 // accelerator.num_processes, shuffle=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     for epoch in range(20):

@@ -55,10 +55,10 @@ def same(model, other):
     return all(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
 
 
-def close(model, state):
+def close(model, state, atol=1e-5):
     """Equal to rounding, with the same zeros."""
     for name, p in model.state_dict().items():
-        torch.testing.assert_close(p, state[name], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(p, state[name], rtol=1e-4, atol=atol)
         assert torch.equal(p == 0, state[name] == 0), name
 
 
