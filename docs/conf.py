@@ -39,6 +39,8 @@ nb_merge_streams = True
 nb_execution_show_tb = True
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# The frameworks of inface.integrations are not installed where the site is made.
+autodoc_mock_imports = ["accelerate", "lightning", "skorch", "transformers"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
