@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import inface
-from inface.density import room, unfinished
+from inface.paths import room, unfinished
 from inface.sets import GroupL1Ball, L1Ball, L2Ball, NuclearBall
 
 STEPS = 40

@@ -23,7 +23,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneC
 
 import inface
 from inface import kernels
-from inface.density import abandon, announce
+from inface.density import announce
+from inface.paths import abandon
 from inface.sparse import chosen_layers
 
 STEPS = 60

@@ -9,10 +9,10 @@ from typing import Any, TypeGuard, get_args
 import torch
 from torch import Tensor
 
-from .density import Path
 from .dtensors import is_sharded, whole
 from .free import Norm
 from .kernels import available, fits
+from .paths import Path
 from .sets import Set, blocks
 from .sets.base import EXACT, InFace, computable, dot, number
 from .state import before_rounding

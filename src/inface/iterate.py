@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .density import regrows
 from .dtensors import agree
 from .optimizer import FrankWolfe
+from .paths import regrows
 
 __all__ = ["RandomIterate"]
 

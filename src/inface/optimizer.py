@@ -15,7 +15,8 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from .adaptive import Betas
 from .checks import check_gradients, check_group
-from .density import advance, check_announced, keeping_blocks
+from .cuts import keeping_blocks
+from .density import advance, check_announced
 from .descent import free_step, gradient, is_zero, now, scalar
 from .directions import all_blocks, custom_directions, only, only_of
 from .dtensors import entries

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .density import Path, warm_up
 from .dtensors import total
+from .paths import Path, warm_up
 from .sets.base import can_look, computable, number, wide
 from .units import Unit
 

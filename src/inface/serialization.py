@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .checks import check_options
-from .density import Path
+from .paths import Path
 from .relative import NUMBERS
 from .sets import Set
 from .sets.base import EXACT, computable

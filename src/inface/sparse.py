@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .density import attach, checked_steps, room, unfinished
+from .density import attach, checked_steps
 from .dtensors import whole
 from .layers import Layers, chosen_layers, pools
 from .optimizer import FrankWolfe
+from .paths import room, unfinished
 from .relative import LONGEST
 from .sets import L1Ball
 from .sets.base import computable

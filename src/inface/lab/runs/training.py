@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from inface import FrankWolfe
-from inface.density import abandon
 from inface.lab.errors import Broken, Diverged, LabError
 from inface.lab.experiments.experiment import Data, Experiment
 from inface.lab.files import read_lines, write_json, write_tensors, writing
+from inface.paths import abandon
 
 from . import checkpoint
 from .evaluation import measure, summarise
