@@ -255,6 +255,7 @@ def advance(optimizer: Optimizer, *, by_itself: bool, moved: Collection[int] | N
 
 @torch.no_grad()
 def _advance(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> bool:
+    """Whether layers may have changed."""
     path: Path = groups[0]["path"]
     step = path["step"] + 1
     begin, end = path["begin"] * path["steps"], path["end"] * path["steps"]
@@ -280,3 +281,4 @@ def _advance(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> bool:
         if not layer.unit.set.all_free or (step > begin and enter(layer, last=done == 1)):
             grow(layer, density)
             share(layer, density)
+    return True

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from torch import Tensor
 
-from .density import REGROW_BELOW, Path, regrows
+from .paths import REGROW_BELOW, Path, regrows
 from .sets import Set, blocks
 
 __all__ = [
