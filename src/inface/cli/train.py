@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,9 @@ import typer
 from inface.integrations.loggers import LOGGERS, check_installed, recording
 from inface.lab.errors import ArgumentError
 from inface.lab.experiments import EXPERIMENTS
+from inface.lab.runs.settings import Settings
 
+from .ui.display import display
 from .ui.options import AcceptChangedFile, DataFolder, number, one_of
 from .ui.settings import Given, experiment_argument, located, refuse_ignored, takes_settings
 
@@ -30,6 +33,14 @@ def train(
     checkpoint_seconds: Annotated[
         float, typer.Option(help="Seconds between two checkpoints.", parser=number, metavar="SECONDS")
     ] = 10.0,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Where to compute: cpu, cuda, mps, or auto: a GPU if there is one.",
+            metavar="DEVICE",
+            autocompletion=one_of("cpu", "cuda", "mps", "auto"),
+        ),
+    ] = "cpu",
     log: Annotated[
         list[str] | None,
         typer.Option(
@@ -42,7 +53,8 @@ def train(
 ) -> None:
     """Train a network with constrained layers, or a dense one, and measure it.
 
-    A run can be killed at any moment and continued with --resume; the final weights are the same.
+    A run can be killed at any moment and continued with --resume; the final weights are the same. Under torchrun,
+    several processes compute each batch together.
     It writes config.json, metrics.jsonl, model.safetensors and summary.json to DIR.
 
     [bold]Examples[/bold]
@@ -56,6 +68,8 @@ def train(
     $ inface train synthetic --out runs/sigmoid -o edges=5 -o snr=1 -o activation=sigmoid
 
     $ inface train digits --density 5% --out runs/sparse --log tensorboard
+
+    $ torchrun --nproc-per-node 4 -m inface.cli train cifar10 --out runs/cifar --device auto --precision bfloat16
 
     $ inface train my_file.py:my_experiment --out runs/mine
 
@@ -74,12 +88,45 @@ def train(
     if experiment is not None:
         given["experiment"] = located(experiment)
     from inface.lab.memory import keep_freed_memory
-    from inface.lab.runs.run import Run
-    from inface.lab.runs.setup import settings_for
+    from inface.lab.runs.processes import joined
     from inface.lab.runs.training import train as train_run
 
-    from .ui.display import display
-    from .ui.tables import print_summary
+    keep_freed_memory()
+    with joined(device) as processes:
+        plain = processes.first_does(lambda: _settings(experiment, given, out, resume, accept_changed_file).to_dict())
+        settings = Settings.from_dict(plain)
+        with ExitStack() as stack:
+            send, finish = stack.enter_context(recording(log or [], out, plain))
+            watch = stack.enter_context(display()) if processes.first else None
+
+            def tell(record: dict[str, Any]) -> None:
+                send(record)
+                if watch is not None:
+                    watch(record)
+
+            run = train_run(
+                settings,
+                out,
+                data=data,
+                resume=resume,
+                overwrite=overwrite,
+                accept_changed_file=accept_changed_file,
+                watch=tell,
+                checkpoint_seconds=checkpoint_seconds,
+                processes=processes,
+            )
+            if run is not None:
+                finish(run.summary)
+    if run is not None:
+        from .ui.tables import print_summary
+
+        print_summary(run)
+
+
+def _settings(experiment: str | None, given: Given, out: Path, resume: bool, accept_changed_file: bool) -> Settings:
+    """The settings of a run, from the command line and, if it is continued, from its folder."""
+    from inface.lab.runs.run import Run
+    from inface.lab.runs.setup import settings_for
 
     chosen = {name: value for name, value in given.items() if name != "smoothness"}
     if resume and (experiment is None or (out / "config.json").is_file()):
@@ -93,23 +140,4 @@ def train(
         raise ArgumentError(f"EXPERIMENT is missing; wanted {', '.join(EXPERIMENTS)}, or file.py:name")
     settings = settings_for(**chosen)
     refuse_ignored(settings.method, given)
-    keep_freed_memory()
-    with recording(log or [], out, settings.to_dict()) as (send, finish):
-        with display() as watch:
-
-            def tell(record: dict[str, Any]) -> None:
-                send(record)
-                watch(record)
-
-            run = train_run(
-                settings,
-                out,
-                data=data,
-                resume=resume,
-                overwrite=overwrite,
-                accept_changed_file=accept_changed_file,
-                watch=tell,
-                checkpoint_seconds=checkpoint_seconds,
-            )
-        finish(run.summary)
-    print_summary(run)
+    return settings

@@ -40,15 +40,16 @@ class Score:
     metric: float
 
 
-def batches(split: Split, size: int = 500) -> Iterator[tuple[Tensor, Tensor]]:
-    """The samples in order, in batches.
+def batches(split: Split, size: int = 500, device: torch.device | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    """The samples in order, in batches, on a device if one is given.
 
     >>> import torch
     >>> [len(targets) for _, targets in batches(Split(torch.zeros(5, 1), torch.zeros(5)), 2)]
     [2, 2, 1]
     """
     for start in range(0, len(split), size):
-        yield split.inputs[start : start + size], split.targets[start : start + size]
+        inputs, targets = split.inputs[start : start + size], split.targets[start : start + size]
+        yield (inputs, targets) if device is None else (inputs.to(device), targets.to(device))
 
 
 def score(model: nn.Module, experiment: Experiment, split: Split) -> Score:
@@ -66,7 +67,7 @@ def score(model: nn.Module, experiment: Experiment, split: Split) -> Score:
     loss = metric = 0.0
     try:
         with torch.inference_mode():
-            for inputs, targets in batches(split):
+            for inputs, targets in batches(split, device=_device(model)):
                 outputs = model(inputs)
                 loss += float(experiment.loss(outputs, targets)) * len(targets)
                 metric += float(experiment.metric.total(outputs, targets))
@@ -116,7 +117,7 @@ def edges_per_node(weight: Tensor) -> float:
     import numpy as np
 
     # NumPy is four times as fast as torch here.
-    return int(np.count_nonzero(np.abs(weight.detach().numpy()) >= THRESHOLD)) / _nodes(weight)
+    return int(np.count_nonzero(np.abs(weight.detach().cpu().numpy()) >= THRESHOLD)) / _nodes(weight)
 
 
 def sparsity(model: nn.Module, experiment: Experiment) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
@@ -143,7 +144,7 @@ def exact_gap(
     training = model.training
     model.eval()
     try:
-        return float(inface.modified_gap(model, experiment.loss, batches(split), optimizer))
+        return float(inface.modified_gap(model, experiment.loss, batches(split, device=_device(model)), optimizer))
     finally:
         model.train(training)
 
@@ -155,3 +156,7 @@ def finite(number: float | None) -> float | None:
 
 def _nodes(weight: Tensor) -> int:
     return weight.shape[0] if weight.ndim > 1 else 1
+
+
+def _device(model: nn.Module) -> torch.device | None:
+    return next((p.device for p in model.parameters()), None)

@@ -24,6 +24,7 @@ __all__ = [
     "Distribution",
     "Init",
     "Method",
+    "Precision",
     "Schedule",
     "Setting",
     "Settings",
@@ -35,6 +36,7 @@ Method = Literal["sfw-if", "sfw", "sgd", "prune", "gradual", "rigl", "set", "pro
 Schedule = Literal["constant", "cosine"]
 Distribution = Literal["erk", "uniform", "global"]
 Init = Literal["alive"]
+Precision = Literal["float32", "bfloat16"]
 
 # The methods and their display names, in the order of tables.
 METHODS: dict[Method, str] = {
@@ -347,6 +349,14 @@ class Settings:
         in_sweep=False,
         in_grid=False,
         compared=False,
+    )
+    precision: Precision = _declare(
+        Choice(get_args(Precision)),
+        "float32, or bfloat16: the network computes in bfloat16 where that is safe; weights stay float32.",
+        default="float32",
+        details="bfloat16 is torch's autocast. Measurements are made in float32.",
+        in_sweep=False,
+        in_grid=False,
     )
     source: str | None = _declare(
         Text("a SHA-256"),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
+import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, overload
 
 import torch
 from torch import Tensor
@@ -25,6 +28,7 @@ from . import checkpoint
 from .evaluation import measure, summarise
 from .lock import clear, config, locked, previous_run
 from .metrics import constrained, edges_per_node, finite, kept, score, sparsity
+from .processes import ALONE, Processes, share_statistics
 from .run import Run
 from .settings import Settings
 from .setup import (
@@ -50,6 +54,7 @@ MOST_POINTS = 2000  # points per run
 MEMORY = 1 - 1 / POINTS  # decay of the smoothed gap: it averages over about an epoch
 
 
+@overload
 def train(
     settings: Settings,
     out: str | Path,
@@ -62,7 +67,40 @@ def train(
     checkpoint_seconds: float = 10.0,
     samples: Data | None = None,
     theta: int = 100,
-) -> Run:
+) -> Run: ...
+
+
+@overload
+def train(
+    settings: Settings,
+    out: str | Path,
+    *,
+    data: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    accept_changed_file: bool = False,
+    watch: Callable[[Record], None] | None = None,
+    checkpoint_seconds: float = 10.0,
+    samples: Data | None = None,
+    theta: int = 100,
+    processes: Processes,
+) -> Run | None: ...
+
+
+def train(
+    settings: Settings,
+    out: str | Path,
+    *,
+    data: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    accept_changed_file: bool = False,
+    watch: Callable[[Record], None] | None = None,
+    checkpoint_seconds: float = 10.0,
+    samples: Data | None = None,
+    theta: int = 100,
+    processes: Processes = ALONE,
+) -> Run | None:
     """Train a network, measure it, and write everything into a folder.
 
     Args:
@@ -76,6 +114,8 @@ def train(
         checkpoint_seconds: seconds between two checkpoints; a kill loses at most that much work.
         samples: the data, if it is already loaded.
         theta: also record, after each epoch, the metric with this percentage of the edges (``"judged"``).
+        processes: those that compute each batch together, from :func:`inface.lab.runs.processes.joined`; all of them call
+            this. The first one alone uses the folder and calls ``watch``; the others return None.
 
     Raises:
         ArgumentError: the settings contradict each other, or the folder holds another run.
@@ -90,32 +130,54 @@ def train(
     """
     settings = resolve(settings)
     path = Path(out)
-    with locked(path):
-        previous, settings = previous_run(
+
+    def decide() -> dict[str, Any]:
+        previous, known = previous_run(
             path, settings, resume=resume, overwrite=overwrite, accept_changed_file=accept_changed_file
         )
         if previous and previous.finished:
             previous.checkpoint_file.unlink(missing_ok=True)
-            return previous
-        with isolated_torch(settings.threads):
-            settings = replace(settings, threads=torch.get_num_threads())
-            experiment = experiment_of(settings)
-            trainer = _Trainer(settings, experiment, path, samples or load_data(experiment, data), theta)
-            trainer.begin(fresh=previous is None, watch=watch or (lambda _: None))
-            trainer.run(checkpoint_seconds)
-    return Run(path)
+        return {
+            "settings": known.to_dict(),
+            "finished": bool(previous and previous.finished),
+            "fresh": previous is None,
+        }
+
+    with _first_locks(path, processes):
+        decided = processes.first_does(decide)
+        if not decided["finished"]:
+            known = Settings.from_dict(decided["settings"])
+            with isolated_torch(known.threads):
+                known = replace(known, threads=torch.get_num_threads())
+                experiment = experiment_of(known)
+                samples = samples or load_data(experiment, data)
+                trainer = _Trainer(known, experiment, path, samples, theta, processes)
+                trainer.begin(fresh=decided["fresh"], watch=watch or (lambda _: None))
+                trainer.run(checkpoint_seconds)
+    return Run(path) if processes.first else None
+
+
+@contextmanager
+def _first_locks(path: Path, processes: Processes) -> Iterator[None]:
+    """Lock the folder, in the first process; if it cannot, all stop."""
+    with ExitStack() as stack:
+        processes.first_does(lambda: stack.enter_context(locked(path)) if processes.first else None)
+        yield
 
 
 class _Trainer:
     """A run in progress: what a checkpoint holds, and what is rebuilt from the settings."""
 
-    def __init__(self, settings: Settings, experiment: Experiment, path: Path, data: Data, theta: int) -> None:
-        self.theta = theta
+    def __init__(
+        self, settings: Settings, experiment: Experiment, path: Path, data: Data, theta: int, processes: Processes
+    ) -> None:
+        self.theta, self.processes = theta, processes
         self.settings, self.experiment, self.path = settings, experiment, path
         self.image = data.image
         self.train, self.split = parts(settings, data)
         self.fingerprint = fingerprint(self.train)
-        self.model = make_model(settings, experiment, self.train.inputs)
+        self.model = make_model(settings, experiment, self.train.inputs).to(processes.device)
+        self.shared = share_statistics(self.model, processes)
         parameters = dict(self.model.named_parameters())
         self.layers = {name: parameters[name] for name in constrained(self.model, experiment)}
 
@@ -136,12 +198,22 @@ class _Trainer:
 
     def begin(self, *, fresh: bool, watch: Callable[[Record], None]) -> None:
         self.watch = watch
-        if fresh:
-            clear(self.path)
-            write_json(self.path / "config.json", config(self.settings))
-        self.folder = Run(self.path)
-        saved = self.folder.checkpoint_file
-        offset = self._restore(saved) if saved.is_file() else 0
+        saved = self.path / "checkpoint.safetensors"
+
+        def prepare() -> bool:
+            if fresh:
+                clear(self.path)
+                write_json(self.path / "config.json", config(self.settings))
+            self.folder = Run(self.path)
+            return saved.is_file()
+
+        restored = self.processes.first_does(prepare)
+        self.processes.first_does(lambda: self._open(self._restore(saved) if restored else 0))
+        if restored and self.processes.size > 1:
+            self._receive(saved)
+
+    def _open(self, offset: int) -> None:
+        """Open the records where the checkpoint left them."""
         file = self.folder.metrics_file
         size = file.stat().st_size if file.is_file() else 0
         if size < offset:
@@ -155,7 +227,7 @@ class _Trainer:
         self.metrics: TextIO = file.open("a", encoding="utf-8")
         self.metrics.truncate(offset)
         self.metrics.seek(offset)
-        watch(
+        self.watch(
             {
                 "kind": "start",
                 "step": self.step,
@@ -165,6 +237,15 @@ class _Trainer:
                 "metric": self.experiment.metric,
             }
         )
+
+    def _receive(self, saved: Path) -> None:
+        """Send the checkpoint to the other processes, which may be on machines that do not have it."""
+        data = self.processes.send(saved.read_bytes() if self.processes.first else b"")
+        if not self.processes.first:
+            with tempfile.TemporaryDirectory() as folder:
+                copy = Path(folder, saved.name)
+                copy.write_bytes(data)
+                self._restore(copy)
 
     def _restore(self, file: Path) -> int:
         with _continuing():
@@ -217,17 +298,20 @@ class _Trainer:
                     now = time.perf_counter()
                     self.seconds = before + now - begun
                     if self.step % self.epoch_steps == 0:
-                        self._end_of_epoch(epoch + 1)
+                        self.processes.first_does(partial(self._end_of_epoch, epoch + 1))
+                        self.loss_sum = 0.0
                     # Only after whole iterations: between its halves the optimizer holds a gap that is not saved.
-                    if now - saved >= checkpoint_seconds and self.step % self.iteration == 0 and self.step < self.total:
+                    due = self.processes.first and now - saved >= checkpoint_seconds
+                    if due and self.step % self.iteration == 0 and self.step < self.total:
                         self._save()
                         saved = time.perf_counter()
             self.seconds = before + time.perf_counter() - begun
-            self._finish()
+            self.processes.first_does(self._finish)
         finally:
             abandon(self.optimizer)  # a run that stops here can be continued
-            with writing(self.folder.metrics_file):
-                self.metrics.close()
+            if self.processes.first:
+                with writing(self.folder.metrics_file):
+                    self.metrics.close()
 
     def _take(self, rows: Tensor) -> None:
         """Compute one gradient and take one step."""
@@ -235,21 +319,44 @@ class _Trainer:
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
         self.optimizer.zero_grad()
-        inputs, targets = self.train.inputs.index_select(0, rows), self.train.targets.index_select(0, rows)
-        if self.experiment.augment is not None:
-            inputs = self.experiment.augment(inputs, augmenting(self.settings, self.step))
-        loss = self.experiment.loss(self.model(inputs), targets)
-        loss.backward()
-        value = loss.item()
+        value = self._descend(rows)
         if not math.isfinite(value):
             raise Diverged(self._advice(value))
         self.optimizer.step()
         self.step += 1
         self.loss_sum += value
-        if self.step % self.stride == 0:
+        if self.step % self.stride == 0 and self.processes.first:
             self._measure_gap()
             edges = {name: edges_per_node(weight) for name, weight in self.layers.items()}
             self._record({"kind": "step", "step": self.step, "loss": value, **self._gaps(), "nonzeros": edges})
+
+    def _descend(self, rows: Tensor) -> float:
+        """Compute the gradient of a batch; of several processes, each computes a part. The mean loss."""
+        processes, augment = self.processes, self.experiment.augment
+        own = processes.rows(torch.arange(len(rows))) if augment is not None else processes.rows(rows)
+        if augment is None:
+            inputs = self.train.inputs.index_select(0, own)
+        else:  # of the whole batch, so that every process draws the same
+            inputs = augment(self.train.inputs.index_select(0, rows), augmenting(self.settings, self.step))
+            inputs = inputs.index_select(0, own) if processes.size > 1 else inputs
+            own = rows.index_select(0, own)
+        if not len(own) and not self.shared:
+            return processes.add_up(self.model.parameters(), None)
+        if processes.size > 1:  # each draws numbers of its own, such as those of dropout
+            seed = f"forward {self.settings.seed} {self.step} {processes.rank}"
+            torch.manual_seed(zlib.crc32(seed.encode()))
+        half = self.settings.precision == "bfloat16"
+        with torch.autocast(processes.device.type, torch.bfloat16, enabled=half):
+            outputs = self.model(inputs.to(processes.device))
+        if not len(own):  # the statistics of the others' parts are computed together with this empty one
+            outputs.sum().mul(0).backward()
+            return processes.add_up(self.model.parameters(), None)
+        targets = self.train.targets.index_select(0, own).to(processes.device)
+        loss = self.experiment.loss(outputs.float() if half else outputs, targets)
+        if processes.size > 1:
+            loss = loss * (len(own) / len(rows))
+        loss.backward()
+        return processes.add_up(self.model.parameters(), loss)
 
     def _measure_gap(self) -> None:
         """Read the gap of the last Frank-Wolfe half, and update its moving average over the points of the series.
@@ -286,7 +393,6 @@ class _Trainer:
                 "seconds": round(self.seconds, 3),
             }
         )
-        self.loss_sum = 0.0
 
     def _judged(self) -> Record:
         if self.theta == 100:
