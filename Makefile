@@ -17,8 +17,8 @@ demo: .venv/lab
 test: .venv/ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# Real training inside of Lightning, transformers, Accelerate and skorch, on one process and on two, and the loggers. The
-# frameworks have an environment of their own.
+# Real training inside of Lightning, transformers, Accelerate and skorch, on one process and on two, and the loggers; Triton's
+# kernels, interpreted and compiled for GPUs that need not be here. All this has an environment of its own.
 INTEGRATIONS := .venv-integrations/bin
 test-integrations: .venv-integrations/ready
 	$(INTEGRATIONS)/python -m pytest tests/integrations src/inface/integrations
@@ -77,5 +77,5 @@ INSTALL_INTEGRATIONS := $(INTEGRATIONS)/pip install --quiet --constraint constra
 	$(PYTHON) -m venv .venv-integrations
 	$(INSTALL_INTEGRATIONS) torch
 	$(INSTALL_INTEGRATIONS) editables hatchling
-	$(INSTALL_INTEGRATIONS) --no-build-isolation --editable ".[integrations,test]"
+	$(INSTALL_INTEGRATIONS) --no-build-isolation --editable ".[integrations,gpu,test]"
 	touch $@

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .dtensors import is_sharded, whole
 from .free import Norm
-from .kernels import available, fits
+from .kernels import available, device, fits
 from .paths import Path
 from .sets import Set, blocks
 from .sets.base import EXACT, InFace, computable, dot, number
@@ -237,10 +237,12 @@ def _check_fused(group: dict[str, Any], unit: Unit) -> None:
     if callable(group["in_face"]) or group["differentiable"]:
         why = "a function as in_face" if callable(group["in_face"]) else "differentiable=True"
         raise ValueError(f"FrankWolfe: fused=True does not go with {why} ({where}); fused=None takes what it can")
+    if device.takes(set_, unit.blocks([computable(p.detach()) for p in unit.params]), group["in_face"]):
+        return
     if not fits(set_, computable(p.detach()) if unit.joint is None else unit.joint.gather([computable(p.detach())])):
         raise ValueError(
-            f"FrankWolfe: fused=True wants contiguous CPU memory of an L1Ball, Simplex, LInfBall, GroupL1Ball or L2Ball"
-            f" per output or tensor, got "
+            f"FrankWolfe: fused=True wants contiguous CPU memory (or CUDA memory, with Triton and rows of at most "
+            f"{device.LONGEST} entries) of an L1Ball, Simplex, LInfBall, GroupL1Ball or L2Ball per output or tensor, got "
             f"{where} in {set_!r}, {'' if p.is_contiguous() else 'not '}contiguous, on {p.device}; fused=None takes what it can"
         )
     if available(set_, computable(p.detach()).dtype) is None:

@@ -25,7 +25,7 @@ from .fused import Fused
 from .gap import BlockGaps, FreeNorm, ModifiedGap, combine, step_rate
 from .groups import Constraints, param_groups
 from .halves import take_half
-from .kernels import Options
+from .kernels import Options, device
 from .preparation import Moved, apart, prepare, put_back, resolve
 from .printing import shown
 from .registry import constrain
@@ -120,7 +120,8 @@ class FrankWolfe(Optimizer):
         differentiable: let autograd flow through the step (not through the choice of a vertex, which is constant
             almost everywhere).
         fused: ``None``: contiguous float32 and float64 CPU parameters of an L1Ball, Simplex, LInfBall, GroupL1Ball
-            or L2Ball take a compiled kernel that costs about what SGD's step costs; ``False``: torch operations everywhere; ``True``: the kernel,
+            or L2Ball take a compiled kernel that costs about what SGD's step costs, and CUDA parameters a Triton kernel
+            if Triton is installed; ``False``: torch operations everywhere; ``True``: the kernel,
             or an error where it cannot be.
         capturable: steps can be captured in a CUDA graph: counts of gradients lie beside the parameters, and nothing else
             about a step changes with its number (see the page on GPUs). A captured ``lr`` can change if it is a tensor on
@@ -454,18 +455,19 @@ class FrankWolfe(Optimizer):
         counts = self._counts[unit.params[0]]
         kept = set_.constrained(x)
         own = set_ if kept is None else set_.part(kept)
-        half = take_half(
-            own,
-            self._inside(group, unit, own, only(x, kept), counts[half_number]),
-            only(g, kept),
-            None if m is None else only(m, kept),
-            momentum=momentum,
-            rate=only_of(rate, kept),
-            in_face=group["in_face"] if half_number and direction is None else None,
-            diameter=only_of(diameter, kept),
-            direction=direction,
-            most=size.most,
-        )
+        start = self._inside(group, unit, own, only(x, kept), counts[half_number])
+        options: dict[str, Any] = {
+            "momentum": momentum,
+            "rate": only_of(rate, kept),
+            "in_face": group["in_face"] if half_number and direction is None else None,
+            "diameter": only_of(diameter, kept),
+            "most": size.most,
+        }
+        averages = None if m is None else only(m, kept)
+        if direction is None and _on_device(group, own, start, options["in_face"]):
+            half = device.take_half(own, start, only(g, kept), averages, **options)
+        else:
+            half = take_half(own, start, only(g, kept), averages, direction=direction, **options)
         if half.m is not None:
             for state, buffer in zip(states, unit.tensors(all_blocks(half.m, kept, m)), strict=True):
                 keep_average(state, buffer)
@@ -594,11 +596,19 @@ class FrankWolfe(Optimizer):
         self._warned = False
 
 
+def _on_device(group: dict[str, Any], set_: Set, x: Tensor, in_face: InFace | None) -> bool:
+    """Whether a Triton kernel takes a step on these blocks."""
+    if group["fused"] is False or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    return device.takes(set_, x, in_face)
+
+
 def _fused_options(group: dict[str, Any]) -> Options | None:
     """What the kernels need to know of a group; None if it asks for something that only torch operations can do."""
     if (
         group["fused"] is False
         or not any(p.is_cpu for p in group["params"])
+        or device.interprets()
         or callable(group["in_face"])
         or torch.is_grad_enabled()
         or torch.compiler.is_compiling()

@@ -1,0 +1,57 @@
+"""The Triton kernels without a GPU: in Triton's interpreter they do what torch operations do, and NVIDIA's assembler takes them.
+
+Triton decides when it is imported whether it interprets or compiles, so both happen in processes of their own.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+# The tests of the CPU kernels that compare a kernel with torch operations: interpreted, they compare these kernels.
+SAME = "both_paths or gaps_and_counts or per_block or any_size or not_contiguous or group_of_tiny or lands_on_it"
+PARTS = {
+    "every shape": "every_shape",
+    "ties and signed zeros": "ties_and_signed_zeros",
+    "all others": f"({SAME} or numbers_and_tensors) and not every_shape and not ties_and_signed_zeros",
+}
+
+
+def in_a_process(*arguments, **environment):
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_interpreted_kernels_pass_the_tests_of_the_cpu_kernels(part):
+    tests = str(ROOT / "tests" / "kernels" / "test_kernels.py")
+    in_a_process("-m", "pytest", "-x", "-k", PARTS[part], tests, TRITON_INTERPRET="1")
+
+
+def test_interpreted_kernels_pass_what_is_theirs_alone():
+    in_a_process("-m", "pytest", "-x", str(HERE / "triton_cases.py"), TRITON_INTERPRET="1")
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_every_kernel_compiles_ahead_of_time_and_spills_no_register(capability, tmp_path):
+    """For the A100 and the H100. An assembler that is told nothing of registers spills some of them."""
+    lines = in_a_process(
+        str(HERE / "triton_compilation.py"), str(capability), TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path)
+    )  # fmt: skip
+    found = [json.loads(line) for line in lines.splitlines()]
+    assert len({line["kernel"] for line in found}) == 9
+    assert len(found) == 98
+    assert [line for line in found if line["spilled"]] == []
+    assert max(line["registers"] for line in found) <= 160
