@@ -26,7 +26,7 @@ def assert_compiled(set_, **options):
         torch.testing.assert_close(q, p, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["away", "pairwise", "projected"])
 @pytest.mark.parametrize("name", SETS)
 def test_a_step_of_a_set_is_one_graph_with_eager_s_numbers(name, strategy):
     options = list(OPTIONS.values())

@@ -44,6 +44,19 @@ def test_interpreted_kernels_pass_what_is_theirs_alone():
     in_a_process("-m", "pytest", "-x", str(HERE / "triton_cases.py"), TRITON_INTERPRET="1")
 
 
+def test_nobody_imports_the_kernels_before_a_step_needs_them():
+    """That torch imports Triton when an optimizer is made is its own business."""
+    in_a_process(
+        "-c",
+        "import sys, torch, inface\n"
+        "assert 'triton' not in sys.modules\n"
+        "p = torch.nn.Parameter(torch.zeros(2, 3)); p.grad = torch.ones(2, 3)\n"
+        "inface.FrankWolfe([{'params': [p], 'set': inface.sets.L1Ball(1.0)}], lr=0.1).step()\n"
+        "assert 'inface.kernels.triton_rows' not in sys.modules",
+        TRITON_INTERPRET="0",
+    )
+
+
 @pytest.mark.parametrize("capability", [80, 90])
 def test_every_kernel_compiles_ahead_of_time_and_spills_no_register(capability, tmp_path):
     """For the A100 and the H100. An assembler that is told nothing of registers spills some of them."""
