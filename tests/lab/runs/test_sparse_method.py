@@ -252,3 +252,28 @@ def test_a_run_stopped_anywhere_on_its_path_ends_with_the_same_weights(tmp_path,
     assert run.model_file.read_bytes() == whole.model_file.read_bytes()
     assert run.summary["gap"] == whole.summary["gap"]
     assert [record.get("nonzeros") for record in run.records] == [record.get("nonzeros") for record in whole.records]
+
+
+@pytest.mark.parametrize("compute", ["sparse", "auto"])
+def test_runs_that_leave_out_zeros_resume_exactly(tmp_path, whole, compute):
+    settings = replace(SMALL, compute=compute)
+
+    def leave(record):
+        if record["kind"] == "epoch" and record["epoch"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "run", watch=leave, checkpoint_seconds=0)
+    resumed = train(settings, tmp_path / "run", resume=True)
+    assert edges(resumed, "fc1.weight", "fc2.weight") == edges(whole, "fc1.weight", "fc2.weight")
+    assert resumed.summary["kept"]["100"] == pytest.approx(whole.summary["kept"]["100"], abs=3)
+    if compute == "sparse":  # auto may measure otherwise
+        straight = train(settings, tmp_path / "straight").weights()
+        assert all(torch.equal(weight, straight[name]) for name, weight in resumed.weights().items())
+
+
+def test_the_command_says_how_layers_compute(tmp_path):
+    words = "--density 10% --epochs 1 --threads 1 --compute".split()
+    assert command(["train", "digits", "--out", str(tmp_path / "run"), *words, "sparse"]) == 0
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["compute"] == "sparse"
+    assert command(["train", "digits", "--out", str(tmp_path / "other"), *words, "quick"]) == 2

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from inface.lab.errors import ArgumentError, suggestion
 from inface.lab.experiments import MeasuredOn
-from inface.types import Free, InFace
+from inface.types import ComputeMode, Free, InFace
 
 from .kinds import Choice, Flag, Kind, Number, Numbers, Options, Part, Text, described
 
@@ -330,6 +330,17 @@ class Settings:
         default=False,
         switch=True,
         read_by=("sfw-if",),
+    )
+    compute: ComputeMode = _declare(
+        Choice(get_args(ComputeMode)),
+        "How constrained layers compute: dense, sparse (with their zeros left out) or auto (what is faster).",
+        default="dense",
+        details="Results are the same to rounding. sparse repeats bit for bit; auto measures on this machine when a run "
+        "begins, and a run that is continued keeps what was measured.",
+        read_by=(*FRANK_WOLFE, "sparse"),
+        in_sweep=False,
+        in_grid=False,
+        compared=False,
     )
     measured_on: MeasuredOn = _declare(
         Choice(get_args(MeasuredOn)),
