@@ -25,6 +25,7 @@ from inface.lab.experiments import Activation
 from inface.lab.runs.settings import Method
 from inface.sets import GroupL1Ball, InFace, L1Ball, LInfBall, Set, Simplex
 
+from .compute import compute_part, compute_table, training_part, training_table
 from .contest import Contender, contest
 from .export import export_part, export_table
 from .laboratory import epoch_ratio
@@ -506,6 +507,8 @@ def page(results: dict[str, Any]) -> str:
         lines.append(
             f"| {row['momentum']:g} | {held['SGD']:.2f} | {held['fused']:.2f} | {held['torch operations']:.2f} |"
         )
+    lines += compute_table(results["compute"])
+    lines += training_table(results["training"])
     lines += export_table(results["export"])
     return "\n".join(lines) + "\n"
 
@@ -540,6 +543,8 @@ def main() -> None:
         "growth": lambda: growth(arguments.seconds),
         "memory": memory,
         "export": lambda: export_part(arguments.seconds),
+        "compute": lambda: compute_part(arguments.seconds),
+        "training": training_part,
     }
     earlier = json.loads((arguments.out / "benchmarks.json").read_text(encoding="utf-8")) if arguments.only else {}
     results = {

@@ -21,7 +21,13 @@ class Contender:
     before: Callable[[], object] = nothing
 
 
-def contest(contenders: dict[str, Contender], *, seconds: float, least: int = 5) -> dict[str, float]:
+def contest(
+    contenders: dict[str, Contender],
+    *,
+    seconds: float,
+    least: int = 5,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
     """The minimum time of each contender; they are called in turns for about ``seconds``.
 
     A contender that alternates between kinds of work (the halves of an iteration) returns the kind of each call. Each
@@ -38,9 +44,9 @@ def contest(contenders: dict[str, Contender], *, seconds: float, least: int = 5)
         for name, contender in contenders.items():
             contender.before()
             run = contender.run
-            start = time.perf_counter()
+            start = clock()
             kind = run()
-            taken = time.perf_counter() - start
+            taken = clock() - start
             key = f"{name} {kind}" if isinstance(kind, str) else name
             best[key] = min(taken, best.get(key, taken))
         rounds += 1

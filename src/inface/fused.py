@@ -12,7 +12,7 @@ from .gap import BlockGaps
 from .halves import take_half
 from .kernels import PLAIN, Lists, Memory, Options, Table, addressable, alike, available, enabled, fits, knows
 from .kernels.lists import DENSEST as LISTS
-from .kernels.lists import Entries
+from .kernels.lists import Entries, version
 from .sets import Set, blocks
 from .sets.base import EXACT, InFace, computable
 from .state import keep_average, unit_weights, write
@@ -219,7 +219,7 @@ class Fused:
         self, layers: Layers, memory: list[Memory | None], options: Options, strategy: InFace | None, *, project: bool
     ) -> int:
         """The step itself: one call, or two where a first half has lists of some layers; how many blocks were outside."""
-        found = 0
+        found, versions = 0, [-1 if layer is None else version(layer.x) for layer in memory]
         for grows in (False, True):
             some = [layer if layer is not None and (layer.new is not None) is grows else None for layer in memory]
             if any(layer is not None for layer in some):
@@ -227,8 +227,10 @@ class Fused:
         for i, layer in enumerate(memory):
             if layer is not None and layer.new is not None:
                 self.lists.grown(layer.x, layers.table.rows[i], layer.new)
-        if strategy is not None:
-            self.lists.stepped([layer.x for layer in memory if layer is not None and layer.entries is not None])
+        if strategy == "projected" and layers.table.set.kernel in LISTED:
+            for layer, before, rows in zip(memory, versions, layers.table.rows, strict=True):
+                if layer is not None:
+                    self.lists.stepped(layer.x, before, None if layer.entries is None else rows)
         return found
 
     def _call(

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Entries", "Listed", "Lists"]
+__all__ = ["Entries", "Listed", "Lists", "version"]
 
 # Above this density a list costs more than it saves.
-DENSEST = 0.3
+DENSEST = 0.2
 
 # So many steps are taken with one list.
 SERVES = 16
@@ -63,7 +63,7 @@ class Lists:
     """The lists of parameters in the memory of a CPU: contiguous, of float32 or float64.
 
     >>> import torch
-    >>> x = torch.zeros(2, 4)
+    >>> x = torch.zeros(2, 8)
     >>> x[0, 1] = x[1, 3] = 1
     >>> Lists().of(x, rows=2)
     Listed(at=tensor([1, 3], dtype=torch.int32), ends=tensor([0, 1, 2]))
@@ -76,13 +76,13 @@ class Lists:
     def of(self, x: Tensor, rows: int, densest: float = DENSEST) -> Listed | None:
         """What the rows of ``x`` use, with room for what has become zero; None if that is more than ``densest`` of it."""
         kept = self._kept.get(x, {}).get(rows)
-        if kept is not None and kept.served < SERVES and kept.version == _version(x) and kept.place == x.data_ptr():
+        if kept is not None and kept.served < SERVES and kept.version == version(x) and kept.place == x.data_ptr():
             if kept.listed is not None:
                 return kept.listed if len(kept.listed.at) <= densest * x.numel() else None
             if kept.densest >= densest:
                 return None
         listed = _find(x, rows, densest)
-        self._kept.setdefault(x, {})[rows] = _Kept(listed, densest, _version(x), x.data_ptr())
+        self._kept.setdefault(x, {})[rows] = _Kept(listed, densest, version(x), x.data_ptr())
         return listed
 
     def entries(self, x: Tensor, rows: int, densest: float = DENSEST, *, look: bool = False) -> Entries | None:
@@ -107,20 +107,24 @@ class Lists:
 
     def keep_prices(self, x: Tensor, listed: Listed, prices: Tensor, g: Tensor) -> None:
         """Keep the gradients in the places of a list beside ``g``, which has them too."""
-        self._prices[x] = _Prices(listed, prices, g.data_ptr(), _version(g))
+        self._prices[x] = _Prices(listed, prices, g.data_ptr(), version(g))
 
     def prices(self, x: Tensor, listed: Listed, g: Tensor) -> Tensor | None:
         """The entries of ``g`` in the places of a list, if they were kept and nobody changed ``g``."""
         found = self._prices.get(x)
-        if found is None or found.listed is not listed or (found.place, found.version) != (g.data_ptr(), _version(g)):
+        if found is None or found.listed is not listed or (found.place, found.version) != (g.data_ptr(), version(g)):
             return None
         return found.prices
 
-    def stepped(self, written: Sequence[Tensor]) -> None:
-        """Say that steps in the face wrote to these, and to their numbers: their lists are still good."""
-        for x in written:
-            for kept in self._kept[x].values():
-                kept.version, kept.served = _version(x), kept.served + 1
+    def stepped(self, x: Tensor, before: int, noted: int | None) -> None:
+        """Say that a step in the face wrote to ``x``, whose version was ``before``: lists that were good then are good now.
+
+        ``noted``: of how many rows the list is whose numbers the step wrote down too, if there is one.
+        """
+        for rows, kept in self._kept.get(x, {}).items():
+            if kept.version == before and kept.listed is not None:
+                kept.version, kept.served = version(x), kept.served + 1
+                kept.values = kept.values if rows == noted else None
 
     def grown(self, x: Tensor, rows: int, new: Tensor) -> None:
         """Take in what a first half brought: of each row one place, or none (-1)."""
@@ -136,7 +140,7 @@ class Lists:
         )  # fmt: skip
         listed = Listed(at_new[:count], ends_new)
         served, densest = kept.served + 1, kept.densest
-        self._kept[x] = {rows: _Kept(listed, densest, _version(x), x.data_ptr(), served, values_new[:count])}
+        self._kept[x] = {rows: _Kept(listed, densest, version(x), x.data_ptr(), served, values_new[:count])}
 
     def norms(self, x: Tensor, g: Tensor, rows: int) -> tuple[float, float]:
         """``|x|``, and ``|g|`` where ``x`` is not zero.
@@ -180,7 +184,8 @@ def _same(x: Tensor, rows: int, entries: Entries) -> bool:
     )
 
 
-def _version(x: Tensor) -> int:
+def version(x: Tensor) -> int:
+    """What changes when a tensor is written to."""
     return -1 if x.is_inference() else x._version  # noqa: SLF001
 
 

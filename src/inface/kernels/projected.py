@@ -7,7 +7,7 @@ there and nowhere else; where somebody keeps the list, the weights are too.
 
 # Types are Numba's; its loops are what they are.
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN202, ARG001, C901, PLR0912
+# ruff: noqa: ANN001, ANN201, ANN202, ARG001, C901, PLR0912, PLR0915
 
 from __future__ import annotations
 
@@ -309,9 +309,45 @@ def round_ends(own, price, v, n, sign, scale):
 
 
 @compiled()
-def sparse_row(x, sign, r, lr, phase, family, project, at, own, price, v, count, eps):
-    """The step of one row of an l1 ball or a simplex, ``(fall, moved, hit, outside)``, of its short list."""
-    real, n = x.dtype.type, padded(count)
+def whole_row(x, g, own, price):
+    """A row with its gradient where it is not zero, instead of a list; how much is not, and whether the gradient is finite there."""
+    zero = x.dtype.type(0)
+    count = 0
+    for k in range(x.shape[0]):
+        own[k] = x[k]
+    for k in range(x.shape[0]):
+        price[k] = g[k] if x[k] != zero else zero
+    for k in range(x.shape[0]):
+        count += 1 if x[k] != zero else 0
+    for k in range(x.shape[0], padded(x.shape[0])):
+        own[k], price[k] = zero, zero
+    return count, unfinished(price[: x.shape[0]]) == 0
+
+
+@compiled()
+def average_whole(x, m, price, weight, sign):
+    """The momentum takes in the gradient where the row is not zero, and is the ``price`` there."""
+    s, w, rest = m.dtype.type(sign), m.dtype.type(weight), m.dtype.type(1 - weight)
+    zero = x.dtype.type(0)
+    for k in range(x.shape[0]):
+        new, old = s * price[k], m[k]
+        mixed = old + w * (new - old) if weight < 0.5 else new - rest * (new - old)
+        new = mixed if old == old else new  # noqa: PLR0124 - NaN is not itself: no average yet
+        m[k] = new if x[k] != zero else old
+        price[k] = new if x[k] != zero else zero
+
+
+@compiled()
+def hide_zeros(own, v, n, low):
+    """Below every cut, where there is nothing."""
+    for q in range(n):
+        v[q] = v[q] if own[q] != 0 else low
+
+
+@compiled()
+def sparse_row(x, sign, r, lr, phase, family, project, at, own, price, v, count, whole, eps):
+    """The step of one row of an l1 ball or a simplex, ``(fall, moved, hit, outside)``, of its short list, or ``whole``."""
+    real, n = x.dtype.type, padded(x.shape[0] if whole else count)
     size, total, positive, low, far = gradient_step(own, price, v, n, sign, lr, r)
     outside = r * (1 + ULPS * eps) < size < np.inf
     if family == SIMPLEX:
@@ -321,14 +357,15 @@ def sparse_row(x, sign, r, lr, phase, family, project, at, own, price, v, count,
         return 0.0, False, False, outside
     onto, gone, scale = on or not positive < r * (1 - ULPS * eps), 0.0, 1.0
     if far > 0:
+        if whole:  # somebody makes a list first
+            return np.inf, False, False, False
         onto, vanished = shrink(v, own, count, r, on, eps)
         gone += vanished
         for q in range(count, n):
             v[q] = 0.0
     else:
         cut, active = 0.0, float64(count)
-        for q in range(count, n):
-            v[q] = -8 * r  # below every cut
+        hide_zeros(own, v, n, -8 * r)
         if onto:
             cut = (total - r) / active  # Michelot's iteration
             while True:
@@ -346,14 +383,18 @@ def sparse_row(x, sign, r, lr, phase, family, project, at, own, price, v, count,
     part = part_of(lr, fall, length, phase)
     if part < 1:
         size = 0.0
-        for q in range(count):
+        for q in range(n):
             v[q] = float64(own[q]) + part * (v[q] - float64(own[q]))
             size += abs(v[q])
         repair = r / size if on or size >= r * (1 - ULPS * eps) else 1.0
-        for q in range(count):
+        for q in range(n):
             v[q] *= repair
-    for q in range(count):
-        x[at[q]] = real(v[q])
+    if whole:
+        for q in range(x.shape[0]):
+            x[q] = real(v[q])
+    else:
+        for q in range(count):
+            x[at[q]] = real(v[q])
     return fall, True, part >= 1 and (gone > 0 or (onto and not on)), outside
 
 
@@ -601,7 +642,7 @@ def all_blocks(
         if r == np.inf:
             continue
         if family in (BALL, SIMPLEX):
-            compact = values.shape[0] > 0
+            compact, whole = values.shape[0] > 0, False
             own = values[ends[i] : ends[i + 1]] if compact else values
             if compact:
                 if i + 2 < ends.shape[0]:  # the next row is written to when this one is computed
@@ -611,16 +652,59 @@ def all_blocks(
                 known = prices[ends[i] : ends[i + 1]] if prices.shape[0] else prices
                 finite = pick_prices(known, g[i], at, place, short[0], short[1], count)
             else:
-                count = pick(x[i], listed[ends[i] : ends[i + 1]], at) if ends.shape[0] else find(x[i], at)
-                finite = gather(x[i], g[i], at, short[0], short[1], count)
+                if ends.shape[0] == 0:  # a row that is mostly in use is its own list
+                    count, finite = whole_row(x[i], g[i], short[0], short[1])
+                    whole = 5 * count > x.shape[1]
+                if not whole:
+                    count = pick(x[i], listed[ends[i] : ends[i + 1]], at) if ends.shape[0] else find(x[i], at)
+                    finite = gather(x[i], g[i], at, short[0], short[1], count)
             fall, moved, hit, outside = np.nan, False, False, False
             if finite:
                 if weight > 0:
-                    average_listed(m[i], at, short[1], count, weight, sign)
+                    if whole:
+                        average_whole(x[i], m[i], short[1], weight, sign)
+                    else:
+                        average_listed(m[i], at, short[1], count, weight, sign)
                     turn = 1.0
                 fall, moved, hit, outside = sparse_row(
-                    x[i], turn, r, rates[i], phase, family, project, at, short[0], short[1], scratch[0], count, eps
+                    x[i],
+                    turn,
+                    r,
+                    rates[i],
+                    phase,
+                    family,
+                    project,
+                    at,
+                    short[0],
+                    short[1],
+                    scratch[0],
+                    count,
+                    whole,
+                    eps,
                 )
+                if whole and (hit or fall == np.inf):
+                    find(short[0][: x.shape[1]], at)
+                if whole and fall == np.inf:  # a step so long that it has to be taken from a list
+                    for q in range(count):
+                        short[0, q], short[1, q] = short[0, at[q]], short[1, at[q]]
+                    for q in range(count, padded(count)):
+                        short[0, q], short[1, q] = 0, 0
+                    fall, moved, hit, outside = sparse_row(
+                        x[i],
+                        turn,
+                        r,
+                        rates[i],
+                        phase,
+                        family,
+                        project,
+                        at,
+                        short[0],
+                        short[1],
+                        scratch[0],
+                        count,
+                        False,
+                        eps,
+                    )
                 if weight > 0 and hit:
                     forget_listed(x[i], m[i], at, count)
                 if compact and moved:

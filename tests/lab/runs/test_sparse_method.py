@@ -273,7 +273,7 @@ def test_runs_that_leave_out_zeros_resume_exactly(tmp_path, whole, compute):
 
 
 def test_the_command_says_how_layers_compute(tmp_path):
-    words = "--density 10% --epochs 1 --threads 1 --compute".split()
+    words = ["--density", "10%", "--epochs", "1", "--threads", "1", "--compute"]
     assert command(["train", "digits", "--out", str(tmp_path / "run"), *words, "sparse"]) == 0
     assert json.loads((tmp_path / "run" / "config.json").read_text())["compute"] == "sparse"
     assert command(["train", "digits", "--out", str(tmp_path / "other"), *words, "quick"]) == 2
