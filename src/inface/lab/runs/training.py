@@ -7,7 +7,6 @@ import math
 import os
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -27,13 +26,13 @@ from inface.paths import abandon
 
 from . import checkpoint
 from .evaluation import measure, summarise
+from .gradient import Gradient
 from .lock import clear, config, locked, previous_run
 from .metrics import constrained, edges_per_node, finite, kept, score, sparsity
-from .processes import ALONE, Processes, share_statistics
+from .processes import ALONE, Processes
 from .run import Run
 from .settings import Settings
 from .setup import (
-    augmenting,
     experiment_of,
     fingerprint,
     isolated_torch,
@@ -178,7 +177,7 @@ class _Trainer:
         self.train, self.split = parts(settings, data)
         self.fingerprint = fingerprint(self.train)
         self.model = make_model(settings, experiment, self.train.inputs).to(processes.device)
-        self.shared = share_statistics(self.model, processes)
+        self.gradient = Gradient(settings, experiment, self.train, self.model, processes)
         parameters = dict(self.model.named_parameters())
         self.layers = {name: parameters[name] for name in constrained(self.model, experiment)}
 
@@ -333,7 +332,7 @@ class _Trainer:
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
         self.optimizer.zero_grad()
-        value = self._descend(rows)
+        value = self.gradient(rows, self.step)
         if not math.isfinite(value):
             raise Diverged(self._advice(value))
         self.optimizer.step()
@@ -343,34 +342,6 @@ class _Trainer:
             self._measure_gap()
             edges = {name: edges_per_node(weight) for name, weight in self.layers.items()}
             self._record({"kind": "step", "step": self.step, "loss": value, **self._gaps(), "nonzeros": edges})
-
-    def _descend(self, rows: Tensor) -> float:
-        """Compute the gradient of a batch; of several processes, each computes a part. The mean loss."""
-        processes, augment = self.processes, self.experiment.augment
-        own = processes.rows(torch.arange(len(rows))) if augment is not None else processes.rows(rows)
-        if augment is None:
-            inputs = self.train.inputs.index_select(0, own)
-        else:  # of the whole batch, so that every process draws the same
-            inputs = augment(self.train.inputs.index_select(0, rows), augmenting(self.settings, self.step))
-            inputs = inputs.index_select(0, own) if processes.size > 1 else inputs
-            own = rows.index_select(0, own)
-        if not len(own) and not self.shared:
-            return processes.add_up(self.model.parameters(), None)
-        if processes.size > 1:  # each draws numbers of its own, such as those of dropout
-            seed = f"forward {self.settings.seed} {self.step} {processes.rank}"
-            torch.manual_seed(zlib.crc32(seed.encode()))
-        half = self.settings.precision == "bfloat16"
-        with torch.autocast(processes.device.type, torch.bfloat16, enabled=half):
-            outputs = self.model(inputs.to(processes.device))
-        if not len(own):  # the statistics of the others' parts are computed together with this empty one
-            outputs.sum().mul(0).backward()
-            return processes.add_up(self.model.parameters(), None)
-        targets = self.train.targets.index_select(0, own).to(processes.device)
-        loss = self.experiment.loss(outputs.float() if half else outputs, targets)
-        if processes.size > 1:
-            loss = loss * (len(own) / len(rows))
-        loss.backward()
-        return processes.add_up(self.model.parameters(), loss)
 
     def _measure_gap(self) -> None:
         """Read the gap of the last Frank-Wolfe half, and update its moving average over the points of the series.
