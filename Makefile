@@ -21,7 +21,7 @@ test: .venv/ready
 # kernels, interpreted and compiled for GPUs that need not be here. All this has an environment of its own.
 INTEGRATIONS := .venv-integrations/bin
 test-integrations: .venv-integrations/ready
-	$(INTEGRATIONS)/python -m pytest tests/integrations src/inface/integrations
+	$(INTEGRATIONS)/python -m pytest -n 2 --dist worksteal tests/integrations src/inface/integrations
 
 lint: .venv/ready
 	$(BIN)/ruff check .
