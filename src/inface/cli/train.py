@@ -53,8 +53,8 @@ def train(
 ) -> None:
     """Train a network with constrained layers, or a dense one, and measure it.
 
-    A run can be killed at any moment and continued with --resume; the final weights are the same. Under torchrun,
-    several processes compute each batch together.
+    A run can be killed at any moment and continued with --resume; the final weights are the same. Several
+    processes compute each batch together under torchrun --nproc-per-node N -m inface.cli train ...
     It writes config.json, metrics.jsonl, model.safetensors and summary.json to DIR.
 
     [bold]Examples[/bold]
@@ -69,7 +69,7 @@ def train(
 
     $ inface train digits --density 5% --out runs/sparse --log tensorboard
 
-    $ torchrun --nproc-per-node 4 -m inface.cli train cifar10 --out runs/cifar --device auto --precision bfloat16
+    $ inface train cifar10 --density 5% --out runs/gpu --device auto --precision bfloat16
 
     $ inface train my_file.py:my_experiment --out runs/mine
 

@@ -205,7 +205,7 @@ class _Trainer:
             self.model.eval()
             with torch.random.fork_rng(devices=[]), torch.enable_grad():
                 for size in {min(settings.batch_size, len(self.train)), len(self.train) % settings.batch_size} - {0}:
-                    self.model(self.train.inputs[:size])
+                    self.model(self.train.inputs[:size].to(self.processes.device))
 
     # ------------------------------------------------------------------ start and resume
 
