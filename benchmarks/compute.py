@@ -21,6 +21,8 @@ from torch.nn import functional
 
 import inface
 from inface.break_even import break_even
+from inface.compute import _random_product
+from inface.convolution import break_even_of
 from inface.kernels.lists import Listed
 from inface.kernels.matrices import Pattern, pack
 from inface.lab import settings_for, train
@@ -37,6 +39,13 @@ DENSITIES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 WIDTHS = (512, 1024, 2048, 4096)
 BATCHES = (16, 64, 250, 512)
 STEPS = (1, 3, 7)
+CONVOLUTIONS = (
+    (256, 1, 14),
+    (512, 1, 7),
+    (64, 3, 32),
+    (256, 3, 8),
+    (512, 3, 4),
+)  # channels, size of a filter, of images
 PERCEPTRON = (784, 512, 512, 10)
 
 
@@ -52,6 +61,7 @@ def compute_part(seconds: float) -> list[Row]:
         limits = {str(batch): list(break_even(width, width, batch, torch.float32)) for batch in BATCHES}
         rows.append({"kind": "break even", "width": width, "densities": limits})
         print(f"    break even {width}: {limits}")
+    rows += [convolution(*case) for case in CONVOLUTIONS]
     rows.append({"kind": "memory", "megabytes": {name: peak_of(name) for name in ("dense SGD", "zeros left out")}})
     print(f"        memory {rows[-1]['megabytes']}")
     return rows
@@ -201,6 +211,14 @@ def products(width: int, batch: int, seconds: float) -> Row:
     return {"kind": "products", "width": width, "batch": batch, "to dense": ratios, "GFLOP/s": flops}
 
 
+def convolution(channels: int, size: int, places: int) -> Row:
+    """The density below which a convolution of 32 images is faster as a product without zeros."""
+    layer, x = nn.Conv2d(channels, channels, size, padding=size // 2), torch.randn(32, channels, places, places)
+    limit = break_even_of(layer, x, _random_product(layer))[0]
+    print(f"    break even of {channels} channels, {size}x{size} on {places}x{places}: {limit:.2f}")
+    return {"kind": "convolution", "channels": channels, "size": size, "places": places, "density": limit}
+
+
 def peak_of(name: str) -> float:
     """The most that a process holds while it trains three layers of 2048, in megabytes, beyond what it held before."""
     command = [sys.executable, "-m", "benchmarks.compute", name]
@@ -318,6 +336,16 @@ def compute_table(rows: list[Row]) -> list[str]:
             f"| {row['width']} | {row['batch']} | {ratios['torch CSR']:.2f} | {ratios['kernels']:.3f} | {flops['dense']:.0f} | "
             f"{flops['kernels']:.0f} |"
         )
+    lines += [
+        "",
+        'Convolutions become products of what their filters see (`mode="auto"` leaves them dense above these densities):',
+        "",
+        "| channels | filter | images (32) | break-even density, % |",
+        "|---|---|---|---|",
+    ]
+    for row in (row for row in rows if row["kind"] == "convolution"):
+        side, place = row["size"], row["places"]
+        lines.append(f"| {row['channels']} | {side}x{side} | {place}x{place} | {100 * row['density']:.0f} |")
     held = next(row["megabytes"] for row in rows if row["kind"] == "memory")
     lines += ["", "Peak memory of training three layers of 2048x2048 (each of 16.8 MB) at 5 % and batch 64:"]
     lines += [", ".join(f"{name} {value:.0f} MB" for name, value in held.items()) + "."]

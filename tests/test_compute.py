@@ -180,6 +180,49 @@ def test_the_theorem_bounds_the_gaps():
     assert squares / steps <= 8 * smoothness * start / steps
 
 
+# ---------------------------------------------------------------------- convolutions
+
+
+def convolutional(options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(6, 9, **options), nn.Tanh(), nn.Conv2d(9, 7, 1), nn.Flatten(), nn.LazyLinear(3))
+    model = model.double()
+    model(torch.zeros(1, 6, 8, 7, dtype=torch.float64))
+    with torch.no_grad():
+        for layer in (model[0], model[2]):
+            layer.weight *= torch.rand(layer.weight.shape) < 0.2
+    return model
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_size": 3, "padding": 1},
+        {"kernel_size": (3, 2), "stride": (2, 1), "padding": (0, 1), "dilation": (1, 2), "bias": False},
+        {"kernel_size": 1, "stride": 2},
+        {"kernel_size": 3, "groups": 3},
+        {"kernel_size": 3, "padding": "same"},
+    ],
+)
+@pytest.mark.parametrize("mode", ["sparse", "auto"])
+def test_convolutions_do_what_they_do_densely(options, mode):
+    found, inputs = [], torch.randn(5, 6, 8, 7, dtype=torch.float64)
+    for own in (mode, "dense"):
+        model = convolutional(options)
+        sets = {"0.weight": L1Ball(2.0), "2.weight": L1Ball(2.0)}
+        opt = inface.FrankWolfe(model, sets, lr=0.05, in_face="projected", in_face_steps=2, project=True)
+        inface.sparse_compute_(model, opt, mode=own)
+        for _ in range(7):
+            opt.zero_grad()
+            y = model(inputs)
+            y.square().sum().backward()
+            opt.step()
+        assert copy.deepcopy(model)[0].__class__ is nn.Conv2d
+        assert model[0](inputs).is_contiguous()
+        found.append(model)
+    assert_same(*found, tolerance=1e-9)
+
+
 # ---------------------------------------------------------------------- gradients
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copyreg
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple, get_args
 
 import torch
@@ -23,7 +24,8 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-from .break_even import break_even
+from .break_even import break_even, random_pattern
+from .convolution import Window, break_even_of, images, patches
 from .gradients import wants_dense_gradients
 from .kernels import Lists, addressable, enabled
 from .kernels.matrices import Pattern, pack, products_available
@@ -33,6 +35,8 @@ from .types import ComputeMode
 from .units import names_of
 
 __all__ = ["sparse_compute_"]
+
+Measure = Callable[[], tuple[float, float]]
 
 
 def sparse_compute_(model: nn.Module, optimizer: FrankWolfe, *, mode: ComputeMode = "auto") -> list[str]:
@@ -146,7 +150,7 @@ class Plan:
         self.pattern: Pattern | None = None
         self.memory = Memory()
 
-    def job(self, weight: Tensor, x: Tensor, batch: int) -> Job | None:
+    def job(self, weight: Tensor, x: Tensor, batch: int, measure: Measure | None = None) -> Job | None:
         """What to compute a batch with; None for the dense computation."""
         optimizer = self.optimizer()
         if optimizer is None or batch == 0 or not _computable(weight, x):
@@ -155,7 +159,7 @@ class Plan:
         compute: Compute | None = None if group is None else group.get("compute")
         if group is None or compute is None:
             return None
-        products, slopes = self._limits(compute, weight, batch)
+        products, slopes = self._limits(compute, weight, x, batch, measure)
         density = compute["nonzeros"][self.place] / weight.numel()
         if density >= products:
             return None
@@ -179,7 +183,9 @@ class Plan:
                 return group
         return None
 
-    def _limits(self, compute: Compute, weight: Tensor, batch: int) -> tuple[float, float]:
+    def _limits(
+        self, compute: Compute, weight: Tensor, x: Tensor, batch: int, measure: Measure | None
+    ) -> tuple[float, float]:
         """The densities below which zeros are left out, in products and in gradients of weights.
 
         Batches between two powers of two share them. A pass that is not differentiated measures nothing: evaluation does not change a
@@ -188,15 +194,17 @@ class Plan:
         if compute["mode"] == "sparse":
             return 1.0, 1.0
         rows, width = weight.shape[0], weight.numel() // weight.shape[0]
+        case = (
+            f"{rows}x{width}" if measure is None else f"{'x'.join(map(str, weight.shape))} on {x.shape[2]}x{x.shape[3]}"
+        )
         size = batch.bit_length()
-        key = f"{rows}x{width}, {size}"
-        limits = compute["limits"]
+        key, limits = f"{case}, {size}", compute["limits"]
         if key not in limits:
-            known = [other for other in limits if other.startswith(f"{rows}x{width}, ")]
+            known = [other for other in limits if other.startswith(f"{case}, ")]
             if known and not torch.is_grad_enabled():
                 key = min(known, key=lambda other: abs(int(other.split(", ")[1]) - size))
             else:
-                limits[key] = list(break_even(rows, width, batch, weight.dtype))
+                limits[key] = list(break_even(rows, width, batch, weight.dtype) if measure is None else measure())
         first, second = limits[key]
         return first, second
 
@@ -340,14 +348,58 @@ class Linear(nn.Linear):
         return _reduced(super().__reduce_ex__(protocol), nn.Linear)
 
 
-COMPUTING: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: Linear}
+class Conv2d(nn.Conv2d):
+    """A convolution that may leave out its zeros; to everybody else a :class:`torch.nn.Conv2d`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        window = _window(self, x)
+        if window is not None:
+            high, wide = window.places(x.shape)
+            job = _job(self, x, x.shape[0] * high * wide, lambda: break_even_of(self, x, _random_product(self)))
+            if job is not None:
+                return images(_product(patches(x, window), self.weight, self.bias, job), x, window)
+        return super().forward(x)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _reduced(super().__reduce_ex__(protocol), nn.Conv2d)
+
+
+def _window(layer: nn.Conv2d, x: Tensor) -> Window | None:
+    """How the filters of a layer move; None for what the kernels leave to torch."""
+    if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        return None
+    if x.ndim != 4 or x.shape[1] != layer.in_channels or not x.numel():
+        return None
+    pairs = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    window = Window(*((int(one), int(other)) for one, other in pairs))
+    return window if min(window.places(x.shape)) > 0 else None
+
+
+def _random_product(layer: nn.Conv2d) -> Callable[[Tensor, Tensor, float], Tensor]:
+    """A layer's convolution by a random list, for those who measure."""
+    rows, width, jobs = layer.out_channels, layer.weight.numel() // layer.out_channels, dict[float, Job]()
+
+    def product(x: Tensor, weight: Tensor, density: float) -> Tensor:
+        if density not in jobs:
+            pattern = random_pattern(rows, width, density, torch.Generator().manual_seed(0))
+            values = torch.randn(pattern.count, dtype=weight.dtype)
+            jobs[density] = Job(pattern, values, True, Memory(), Lists(), x.dtype)
+        window = _window(layer, x)
+        if window is None:
+            raise RuntimeError("inface: a convolution without a window")
+        return images(_product(patches(x, window), weight, None, jobs[density]), x, window)
+
+    return product
+
+
+COMPUTING: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: Linear, nn.Conv2d: Conv2d}
 
 _plans: weakref.WeakKeyDictionary[nn.Module, Plan] = weakref.WeakKeyDictionary()
 
 
-def _job(layer: Any, x: Tensor, batch: int) -> Job | None:
+def _job(layer: Any, x: Tensor, batch: int, measure: Measure | None = None) -> Job | None:
     plan = _plans.get(layer)
-    return None if plan is None else plan.job(layer.weight, x, batch)
+    return None if plan is None else plan.job(layer.weight, x, batch, measure)
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None, job: Job) -> Tensor:
