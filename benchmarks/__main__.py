@@ -163,7 +163,8 @@ def projected_steps(seconds: float) -> list[Row]:
                 fill = 0.5 if isinstance(set_, LInfBall) else 1.0
                 x *= (fill * set_.radius / set_.norm(x)).float().unsqueeze(1)
                 opt = _in_face_only(Parameter(x.clone()), p.grad, set_, momentum)
-                best = contest({"SGD": sgd(SHAPES[name], momentum), "projected": opt}, seconds=seconds)
+                both = {"SGD": sgd(SHAPES[name], momentum), "projected": opt}
+                best = contest(both, seconds=seconds, clock=time.thread_time)
                 rows.append(
                     {
                         "layers": name,

@@ -56,8 +56,9 @@ def _costs(pattern: Pattern, x: Tensor, g: Tensor, memory: Tensor) -> tuple[floa
     batch = len(x)
 
     def products() -> None:
-        pattern.multiply(values, pack(x), batch)
-        pattern.multiply_transposed(values, pack(g), batch)
+        fresh = Pattern(pattern.listed, pattern.rows, pattern.width)  # its columns are listed once in an iteration
+        fresh.multiply(values, pack(x), batch)
+        fresh.multiply_transposed(values, pack(g), batch)
 
     packed, steep, values = pack(x), pack(g), torch.randn(pattern.count, dtype=x.dtype, device="cpu")
     return seconds(products), seconds(lambda: pattern.scatter(pattern.slopes(packed, steep, batch), memory))

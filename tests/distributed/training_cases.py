@@ -399,3 +399,17 @@ def zero_redundancy_shares_out_the_state():
     opt.consolidate_state_dict(dist.get_world_size() - 1)
     if dist.get_rank() == dist.get_world_size() - 1:
         assert [len(group["params"]) for group in opt.state_dict()["param_groups"]] == [1, 1, 4]
+
+
+@case
+def layers_that_leave_out_zeros_train_under_ddp():
+    sets = {"0.weight": L1Ball(1.0), "2.weight": L1Ball(2.0)}
+    given = {"lr": 0.05, "in_face": "projected", "in_face_steps": 2, "momentum": 0.9, "project": True}
+    model = network()
+    one = inface.FrankWolfe(model, sets, **given)
+    plain = network()
+    opt = inface.FrankWolfe(plain, sets, **given)
+    assert inface.sparse_compute_(plain, opt, mode="sparse") == ["0.weight", "2.weight"]
+    train(model, one, times=11)
+    train(DistributedDataParallel(plain), opt, "fsdp", times=11)
+    assert_same_model(model, plain)
