@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import carray, float32, float64, int32, int64
 
-# Numba's cache of this file does not see changes in that one: touch this file after them.
+# Numba's cache of this file does not see changes in that one, such as another table: touch this file after them.
 from .loops import (
     AWAY,
     COLUMNS,
