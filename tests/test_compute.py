@@ -290,6 +290,19 @@ def test_a_step_uses_the_gradient_as_others_left_it():
     assert_same(model, other)
 
 
+@pytest.mark.parametrize("factor", [0.1, 0.0])
+def test_a_step_uses_the_gradient_as_others_left_its_data(factor):
+    (model, opt), (other, dense) = pair(in_face_steps=3)
+    for one, own in ((model, opt), (other, dense)):
+        train(one, own, 1)
+        own.zero_grad()
+        functional.cross_entropy(one(data()[0]), data()[1]).backward()
+        for p in one.parameters():
+            p.grad.data.mul_(factor)  # autograd does not see this
+        own.step()
+    assert_same(model, other)
+
+
 def test_the_gap_over_a_data_set_sees_whole_gradients():
     (model, opt), (other, dense) = pair()
     for one, own in ((model, opt), (other, dense)):
@@ -384,6 +397,24 @@ def test_inputs_need_not_be_contiguous():
         torch.testing.assert_close(y, model(x))
 
 
+@pytest.mark.parametrize("shape", [(8, 40), (2, 4, 40)])
+def test_outputs_can_be_changed_in_place(shape):
+    model, opt, _ = in_the_face()
+    found, x = [], torch.randn(shape, dtype=torch.float64)
+    for mode in ("sparse", "dense"):
+        inface.sparse_compute_(model, opt, mode=mode)
+        y = functional.relu(model[0](x), inplace=True)
+        found.append((y.detach(), torch.autograd.grad(y.square().sum(), model[0].bias)[0]))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("bias", [torch.randn(35, 2).double()[:, 0], torch.randn(1).double()])
+def test_a_bias_that_the_kernels_do_not_take_is_added_all_the_same(bias):
+    model, _, inputs = in_the_face()
+    model[0].bias = nn.Parameter(bias)
+    torch.testing.assert_close(model(inputs), copy.deepcopy(model)(inputs))
+
+
 def test_evaluation_computes_the_same():
     model, _, inputs = in_the_face()
     expected = model(inputs).detach()
@@ -407,10 +438,11 @@ def test_autocast_gives_the_dtype_that_it_gives():
     torch.testing.assert_close(g, torch.where(model[0].weight != 0, h, 0), rtol=0.1, atol=0.1 * float(h.abs().max()))
 
 
-def test_compiled_models_compute_densely():
+def test_compiled_and_traced_models_compute_densely():
     model, _, inputs = in_the_face()
-    compiled = torch.compile(model, backend="eager")
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(inputs), model(inputs))
+    torch.testing.assert_close(torch.fx.symbolic_trace(model)(inputs), model(inputs))
     compiled(inputs).square().sum().backward()
     assert (model[0].weight.grad[model[0].weight == 0] != 0).any()
 
@@ -548,6 +580,28 @@ def test_evaluation_measures_nothing_that_training_knows():
     with torch.no_grad():
         model(torch.randn(500, 40))
     assert opt.param_groups[0]["compute"]["limits"] == known
+
+
+def test_measuring_takes_no_random_numbers_and_needs_no_graph():
+    model = convolutional({"kernel_size": 3, "padding": 1})
+    sets = {"0.weight": L1Ball(2.0), "2.weight": L1Ball(2.0), "4.weight": L1Ball(2.0)}
+    opt = inface.FrankWolfe(model, sets, lr=0.05, in_face="projected", project=True)
+    inface.sparse_compute_(model, opt)
+    inputs = torch.randn(5, 6, 8, 7, dtype=torch.float64)
+    before = torch.get_rng_state()
+    with torch.inference_mode():
+        model(inputs)
+    model(inputs)
+    assert len(opt.param_groups[0]["compute"]["limits"]) > 0
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_parts_of_a_model_can_be_asked_one_after_the_other():
+    model = network()
+    opt = inface.FrankWolfe(model, {"0.weight": L1, "2.weight": SIMPLEX}, lr=0.05, project=True)
+    assert inface.sparse_compute_(model[0], opt, mode="sparse") == ["0.weight"]
+    assert inface.sparse_compute_(model[2], opt, mode="sparse") == ["2.weight"]
+    assert sum("compute" in group for group in opt.param_groups) == 2
 
 
 @pytest.mark.parametrize(

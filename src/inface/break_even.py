@@ -60,14 +60,14 @@ def _costs(pattern: Pattern, x: Tensor, g: Tensor, memory: Tensor) -> tuple[floa
         fresh.multiply(values, pack(x), batch)
         fresh.multiply_transposed(values, pack(g), batch)
 
-    packed, steep, values = pack(x), pack(g), torch.randn(pattern.count, dtype=x.dtype, device="cpu")
+    packed, steep, values = pack(x), pack(g), torch.ones(pattern.count, dtype=x.dtype, device="cpu")
     return seconds(products), seconds(lambda: pattern.scatter(pattern.slopes(packed, steep, batch), memory))
 
 
 def random_pattern(rows: int, width: int, density: float, generator: torch.Generator) -> Pattern:
     """A list of about so many places."""
     used = torch.rand(rows, width, generator=generator, device="cpu") < density
-    ends = torch.cat([torch.zeros(1, dtype=torch.int64), used.sum(1).cumsum(0)])
+    ends = torch.cat([torch.zeros(1, dtype=torch.int64, device="cpu"), used.sum(1).cumsum(0)])
     return Pattern(Listed(used.nonzero()[:, 1].to(torch.int32), ends), rows, width)
 
 

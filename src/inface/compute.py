@@ -83,12 +83,12 @@ def sparse_compute_(model: nn.Module, optimizer: FrankWolfe, *, mode: ComputeMod
         modes = ", ".join(map(repr, get_args(ComputeMode)))
         raise ValueError(f"sparse_compute_: mode must be one of {modes}, got {mode!r}")
     layers = _layers(model, optimizer)
-    for group in optimizer.param_groups:
-        group.pop("compute", None)
+    places = [_place(optimizer, layer.weight) for layer in layers]
+    for index, _ in places:  # those of layers elsewhere stay as they are
+        optimizer.param_groups[index].pop("compute", None)
     names: list[str] = []
-    for layer in layers:
+    for layer, (index, place) in zip(layers, places, strict=True):
         _release(layer)
-        index, place = _place(optimizer, layer.weight)
         if mode == "dense":
             continue
         group = optimizer.param_groups[index]
@@ -209,14 +209,17 @@ class Plan:
         return first, second
 
 
+def _ordinary(x: Tensor) -> bool:
+    """Whether an input is a tensor with numbers, and not what somebody traces a model with."""
+    return not torch.compiler.is_compiling() and type(x) in (Tensor, nn.Parameter)
+
+
 def _computable(weight: Tensor, x: Tensor) -> bool:
     """Whether the kernels can compute with these, here and now."""
     return (
-        not torch.compiler.is_compiling()
-        and enabled()
+        enabled()
         and addressable(weight)
         and weight.is_contiguous()
-        and type(x) in (Tensor, nn.Parameter)
         and x.is_cpu
         and (x.dtype is weight.dtype or (torch.is_autocast_enabled("cpu") and x.is_floating_point()))
         and x.layout is torch.strided
@@ -279,9 +282,8 @@ class Product(torch.autograd.Function):
         packed = pack(flat)
         y = job.pattern.multiply(job.values, packed, len(flat), None if bias is None else bias.detach())
         ctx.job, ctx.shape, ctx.dtype = job, x.shape, x.dtype
-        ctx.bias = None if bias is None else bias.dtype
         ctx.save_for_backward(packed if job.listed else x, weight)
-        return y.to(job.dtype).view(*x.shape[:-1], job.pattern.rows)
+        return y.to(job.dtype)  # no view of it: activations may change it in place
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -339,10 +341,11 @@ class Linear(nn.Linear):
     """A linear layer that may leave out its zeros; to everybody else a :class:`torch.nn.Linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        job = _job(self, x, x.numel() // max(self.in_features, 1))
-        if job is None or x.shape[-1] != self.in_features:
-            return functional.linear(x, self.weight, self.bias)
-        return _product(x, self.weight, self.bias, job)
+        if _ordinary(x) and x.ndim and x.shape[-1] == self.in_features:
+            job = _job(self, x, x.numel() // max(self.in_features, 1))
+            if job is not None:
+                return _product(x, self.weight, self.bias, job)
+        return functional.linear(x, self.weight, self.bias)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _reduced(super().__reduce_ex__(protocol), nn.Linear)
@@ -352,7 +355,7 @@ class Conv2d(nn.Conv2d):
     """A convolution that may leave out its zeros; to everybody else a :class:`torch.nn.Conv2d`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        window = _window(self, x)
+        window = _window(self, x) if _ordinary(x) else None
         if window is not None:
             high, wide = window.places(x.shape)
             job = _job(self, x, x.shape[0] * high * wide, lambda: break_even_of(self, x, _random_product(self)))
@@ -382,7 +385,7 @@ def _random_product(layer: nn.Conv2d) -> Callable[[Tensor, Tensor, float], Tenso
     def product(x: Tensor, weight: Tensor, density: float) -> Tensor:
         if density not in jobs:
             pattern = random_pattern(rows, width, density, torch.Generator().manual_seed(0))
-            values = torch.randn(pattern.count, dtype=weight.dtype)
+            values = torch.ones(pattern.count, dtype=weight.dtype, device="cpu")
             jobs[density] = Job(pattern, values, True, Memory(), Lists(), x.dtype)
         window = _window(layer, x)
         if window is None:
@@ -398,19 +401,28 @@ _plans: weakref.WeakKeyDictionary[nn.Module, Plan] = weakref.WeakKeyDictionary()
 
 
 def _job(layer: Any, x: Tensor, batch: int, measure: Measure | None = None) -> Job | None:
-    plan = _plans.get(layer)
-    return None if plan is None else plan.job(layer.weight, x, batch, measure)
+    plan, bias = _plans.get(layer), layer.bias
+    if plan is None or not (bias is None or _plain(bias, layer.weight)):
+        return None
+    return plan.job(layer.weight, x, batch, measure)
+
+
+def _plain(bias: Tensor, weight: Tensor) -> bool:
+    """Whether a bias is what the kernels take it for: a number for each row."""
+    return bias.is_cpu and bias.dtype is weight.dtype and bias.shape == weight.shape[:1] and bias.is_contiguous()
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None, job: Job) -> Tensor:
     if torch.is_grad_enabled() and (
         x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     ):
-        found: Tensor = Product.apply(x, weight, bias, job)  # type: ignore[no-untyped-call]
-        return found
-    flat = x.detach().reshape(-1, job.pattern.width).to(weight.dtype)
-    y = job.pattern.multiply(job.values, pack(flat), len(flat), None if bias is None else bias.detach())
-    return y.to(job.dtype).view(*x.shape[:-1], job.pattern.rows)
+        y: Tensor = Product.apply(x, weight, bias, job)  # type: ignore[no-untyped-call]
+    else:
+        flat = x.detach().reshape(-1, job.pattern.width).to(weight.dtype)
+        y = job.pattern.multiply(job.values, pack(flat), len(flat), None if bias is None else bias.detach()).to(
+            job.dtype
+        )
+    return y if x.ndim == 2 else y.view(*x.shape[:-1], job.pattern.rows)
 
 
 def _reduced(reduced: Any, plain: type[nn.Module]) -> Any:

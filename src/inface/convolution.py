@@ -66,9 +66,9 @@ def break_even_of(layer: Any, x: Tensor, product: Callable[[Tensor, Tensor, floa
 
     ``product(x, weight, density)`` is the convolution with a random list of that density.
     """
-    with torch.enable_grad(), torch.autocast("cpu", enabled=False):
-        own = torch.randn_like(x, dtype=layer.weight.dtype).requires_grad_()
-        weight = torch.randn_like(layer.weight).requires_grad_()
+    with torch.inference_mode(mode=False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        own = torch.ones_like(x, dtype=layer.weight.dtype, requires_grad=True)  # random numbers are the training's
+        weight = torch.ones_like(layer.weight, requires_grad=True)
 
         def dense() -> Tensor:
             return functional.conv2d(own, weight, None, layer.stride, layer.padding, layer.dilation)

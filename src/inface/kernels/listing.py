@@ -12,7 +12,7 @@ from .loops import PIECE, REASSOCIATE, compiled, pointer
 from .projected import find
 
 __all__ = [
-    "listed_float32", "listed_float64", "same_float32", "same_float64", "squares_float32", "squares_float64", "values_float32",
+    "agree_float32", "agree_float64", "listed_float32", "listed_float64", "same_float32", "same_float64", "squares_float32", "squares_float64", "values_float32",
     "values_float64",
 ]  # fmt: skip
 
@@ -88,6 +88,39 @@ def same_rows(x, at, ends, values, looks):
         if used != 0:
             return False
     return True
+
+
+@compiled()
+def agree(x, at, ends, values, looks):
+    """Whether rows have the numbers of a list in its places: of each of so many parts the first row that is not all zeros."""
+    rows = x.shape[0]
+    parts = min(looks, rows)
+    for k in range(parts):
+        seen = False
+        for i in range(k * rows // parts, (k + 1) * rows // parts):
+            for q in range(ends[i], ends[i + 1]):
+                if x[i, at[q]] != values[q]:
+                    return False
+                seen = seen or values[q] != 0
+            if seen:
+                break
+    return True
+
+
+@compiled(entry=True)
+def agree_float32(x, rows, width, at, ends, values, looks):
+    last = carray(pointer(ends), (rows + 1,), int64)
+    n = (last[rows],)
+    own = carray(pointer(values), n, float32)
+    return agree(carray(pointer(x), (rows, width), float32), carray(pointer(at), n, int32), last, own, looks)
+
+
+@compiled(entry=True)
+def agree_float64(x, rows, width, at, ends, values, looks):
+    last = carray(pointer(ends), (rows + 1,), int64)
+    n = (last[rows],)
+    own = carray(pointer(values), n, float64)
+    return agree(carray(pointer(x), (rows, width), float64), carray(pointer(at), n, int32), last, own, looks)
 
 
 @compiled(entry=True)

@@ -110,11 +110,19 @@ class Lists:
         self._prices[x] = _Prices(listed, prices, g.data_ptr(), version(g))
 
     def prices(self, x: Tensor, listed: Listed, g: Tensor) -> Tensor | None:
-        """The entries of ``g`` in the places of a list, if they were kept and nobody changed ``g``."""
+        """The entries of ``g`` in the places of a list, if they were kept and nobody changed ``g``.
+
+        Autograd does not count what is done to ``g.data``: some rows are compared.
+        """
         found = self._prices.get(x)
         if found is None or found.listed is not listed or (found.place, found.version) != (g.data_ptr(), version(g)):
             return None
-        return found.prices
+        rows = len(listed.ends) - 1
+        agree = kernel("agree", x.dtype)(
+            g.data_ptr(), rows, x.numel() // max(rows, 1), listed.at.data_ptr(), listed.ends.data_ptr(),
+            found.prices.data_ptr(), LOOKS,
+        )  # fmt: skip
+        return found.prices if agree else None
 
     def stepped(self, x: Tensor, before: int, noted: int | None) -> None:
         """Say that a step in the face wrote to ``x``, whose version was ``before``: lists that were good then are good now.

@@ -27,8 +27,9 @@ LARGE = 1 << 22
 def products_available() -> bool:
     """Whether the kernels can be compiled here, or were; if not, after one warning, layers compute densely."""
     try:
-        one = torch.ones(1, 1)
-        Pattern(Listed(torch.zeros(1, dtype=torch.int32), torch.tensor([0, 1])), 1, 1).multiply(one, pack(one), 1)
+        one = torch.ones(1, 1, dtype=torch.float32, device="cpu")
+        at, ends = torch.zeros(1, dtype=torch.int32, device="cpu"), torch.tensor([0, 1], device="cpu")
+        Pattern(Listed(at, ends), 1, 1).multiply(one, pack(one), 1)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with a compiler, there is another way
         _warn_once(f"{type(error).__name__}: {error}")
         return False
@@ -142,7 +143,7 @@ def _in_threads(job: Callable[[int, int], Any], ends: Tensor, rows: int, work: i
         job(0, rows)
         return
     total = int(ends[-1])
-    wanted = torch.tensor([total * i // threads for i in range(1, threads)], dtype=torch.int64)
+    wanted = torch.tensor([total * i // threads for i in range(1, threads)], dtype=torch.int64, device="cpu")
     edges = [0, *torch.searchsorted(ends, wanted).clamp(max=rows).tolist(), rows]
     others = [thread_pool(os.getpid(), threads - 1).submit(job, *edges[i : i + 2]) for i in range(1, threads)]
     try:
