@@ -1,11 +1,13 @@
 """The Trainer of transformers makes the optimizer, logs what it does, and resumes a path exactly."""
 
+import json
 import os
 import sys
 
 import pytest
 import torch
 
+import inface
 from inface.sets import L1Ball
 from integrations import networks
 
@@ -75,6 +77,25 @@ def test_a_checkpoint_resumes_path_weights_and_counts(tmp_path):
     again = train(args, str(tmp_path / "checkpoint-20"), density=0.2)
     assert networks.same(again.model, expected.model)
     assert logged(again)[-1] == pytest.approx(logged(expected)[-1])
+
+
+def test_what_is_logged_and_saved_once_an_epoch_has_all_of_it(tmp_path, monkeypatch):
+    args = arguments(tmp_path, num_train_epochs=2, logging_strategy="epoch", save_strategy="epoch")
+    callback = FrankWolfeCallback()
+    state, alone = callback.state, []
+
+    def asked():  # by the first of several processes: a report of sharded parameters would wait for the others
+        with monkeypatch.context() as patch:
+            patch.setattr(inface.FrankWolfe, "report", alone.append)
+            return state()
+
+    callback.state = asked
+    trainer = train(args, callback=callback, density=0.2)
+    assert [entry["step"] for entry in logged(trainer)] == [8, 16]
+    saved = json.loads((tmp_path / "checkpoint-16" / "trainer_state.json").read_text())
+    counted = saved["stateful_callbacks"]["FrankWolfeCallback"]["attributes"]["counted"]
+    assert counted["drops"] == logged(trainer)[-1]["inface/drops"] > 0
+    assert not alone
 
 
 def test_sets_by_name_and_their_density(tmp_path):

@@ -105,6 +105,7 @@ class FrankWolfeCallback(TrainerCallback, ExportableState):
         self._watch: Watch | None = None
         self._stop: Callable[[], None] = lambda: None
         self._found: dict[str, float] = {}
+        self._latest: dict[str, int] = {}
 
     def add_to(self, trainer: Any) -> None:
         """Add it to a trainer, before the callbacks that report to others."""
@@ -120,8 +121,19 @@ class FrankWolfeCallback(TrainerCallback, ExportableState):
         self._stop = drive(found, state.max_steps)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._watch is not None and control.should_log:
+        self._measure(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._measure(control)
+
+    def _measure(self, control: Any) -> None:
+        """Before the trainer logs or saves: here are all processes, which sharded parameters need."""
+        if self._watch is None:
+            return
+        if control.should_log:
             self._found = {f"{self.prefix}{name}": value for name, value in self._watch.measure().items()}
+        if control.should_save:
+            self._latest = self._watch.state_dict()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         if self._found and logs is not None:
@@ -133,6 +145,5 @@ class FrankWolfeCallback(TrainerCallback, ExportableState):
         self._stop()
 
     def state(self) -> dict[str, Any]:
-        """What was counted, for ``trainer_state.json``."""
-        counted = self.counted if self._watch is None else self._watch.state_dict()
-        return {"args": {"prefix": self.prefix}, "attributes": {"counted": counted}}
+        """What was counted, for ``trainer_state.json``; the trainer asks in one process alone."""
+        return {"args": {"prefix": self.prefix}, "attributes": {"counted": self._latest or self.counted}}
