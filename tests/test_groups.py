@@ -26,6 +26,15 @@ def test_everything_that_no_pattern_matches_is_free(model):
     ]
 
 
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel, lambda model: nn.Sequential(torch.compile(model))])
+def test_a_compiled_or_parallel_model_has_the_names_of_the_one_inside(model, wrap):
+    outer = wrap(model)
+    pattern = "0.0.weight" if isinstance(outer, nn.Sequential) else "0.weight"
+    for asked in (pattern, pattern.replace(".weight", ".*"), next(name for name, _ in outer.named_parameters())):
+        found = inface.param_groups(outer, {asked: L1Ball(1.0)})
+        assert [p is model[0].weight for _, p in found[0]["params"]] == [True]
+
+
 def test_a_glob_reaches_weights_and_only_an_exact_name_reaches_a_bias(model):
     assert named(inface.param_groups(model, {"*": L1Ball(1.0)}))[0] == ("l1", ["0.weight", "2.weight", "4.weight"])
     assert named(inface.param_groups(model, {"0.bias": Simplex(1.0)}))[0] == ("simplex", ["0.bias"])

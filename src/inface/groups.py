@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from .layers import unwrapped
 from .sets import Set
 
 __all__ = ["Constraints", "param_groups"]
@@ -48,7 +49,7 @@ def param_groups(model: nn.Module, constraints: Constraints) -> list[dict[str, A
         constraints: from a parameter name, or a glob on parameter names (``*`` matches dots too), to the set its
             parameters must live in, or to ``dict(set=..., lr=..., ...)`` with further options of the group;
             ``set=None`` makes a free group with options of its own. A 1-D parameter (a bias) is reached by its exact
-            name only.
+            name only. Of a compiled or parallel model the names of the model inside mean the same.
 
     Raises:
         ValueError: a pattern that matches nothing, or a parameter that two patterns match.
@@ -70,7 +71,7 @@ def param_groups(model: nn.Module, constraints: Constraints) -> list[dict[str, A
     parameters = dict(model.named_parameters())
     aliases: dict[int, list[str]] = {id(p): [] for p in parameters.values()}
     for name, p in model.named_parameters(remove_duplicate=False):
-        aliases[id(p)].append(name)
+        aliases[id(p)] += [name, unwrapped(model, name)]
 
     owner: dict[str, str] = {}
     groups = []

@@ -14,7 +14,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from .warning import warn
 
-__all__ = ["Layer", "chosen_layers", "pools"]
+__all__ = ["Layer", "chosen_layers", "pools", "unwrapped"]
 
 
 class Layer(NamedTuple):
@@ -171,7 +171,7 @@ class _Names:
 
     def __init__(self, model: nn.Module) -> None:
         self.usual, unknown = _found(model)
-        self.unknown = [_unwrapped(model, name) for name in unknown]
+        self.unknown = [unwrapped(model, name) for name in unknown]
         self.all: Layers = {
             name: self.usual.get(name, Layer(p, "output"))
             for name, p in model.named_parameters()
@@ -181,10 +181,10 @@ class _Names:
         self.called: dict[str, set[str]] = {name: set() for name in self.all}
         for name, p in model.named_parameters(remove_duplicate=False):
             if id(p) in own:
-                self.called[own[id(p)]] |= {name, _unwrapped(model, name)}
+                self.called[own[id(p)]] |= {name, unwrapped(model, name)}
         for name, layer in self.usual.items():
             if layer.weight is not None:
-                self.called[name] |= {layer.weight, _unwrapped(model, layer.weight)}
+                self.called[name] |= {layer.weight, unwrapped(model, layer.weight)}
 
     def matching(self, pattern: str) -> Layers:
         """The parameters that a pattern means: one by its very name, or of the usual ones all that match."""
@@ -216,18 +216,19 @@ class _Names:
         }
 
 
-def _unwrapped(model: nn.Module, name: str) -> str:
+def unwrapped(model: nn.Module, name: str) -> str:
     """A parameter's name without what wrappers have put into it.
 
     >>> from torch import nn
-    >>> _unwrapped(nn.DataParallel(nn.Sequential(nn.Linear(2, 2))), "module.0.weight")
+    >>> unwrapped(nn.DataParallel(nn.Sequential(nn.Linear(2, 2))), "module.0.weight")
     '0.weight'
     """
-    kept, module = [], model
+    kept: list[str] = []
+    module: object = model
     for part in name.split("."):
         if part not in WRAPPERS and not (part == "module" and isinstance(module, PARALLEL)):
             kept.append(part)
-        module = getattr(module, part)
+        module = getattr(module, part, None)
     return ".".join(kept)
 
 
