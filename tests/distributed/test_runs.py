@@ -35,3 +35,16 @@ def test_a_device_that_is_not_there_is_refused():
         pass
     with pytest.raises(ArgumentError, match="device: wanted cpu, cuda, mps, auto, got tpu"), joined("tpu"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is 2, but RANK is not set; torchrun sets all of them"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost"}, "but MASTER_PORT is not set"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE: wanted a whole number in the environment, got 'two'"),
+    ],
+)
+def test_a_part_of_what_torchrun_tells_is_refused(environment, told):
+    with pytest.raises(ArgumentError, match=told), joined(environment=environment):
+        pass

@@ -48,7 +48,7 @@ class Gradient:
         inputs, own = self._inputs(rows, step)
         if not len(own) and not self.shared:
             return processes.add_up(self.model.parameters(), None)
-        if processes.size > 1:  # each draws numbers of its own, such as those of dropout
+        if processes.seeds_steps:  # each process draws numbers of its own, such as those of dropout
             torch.manual_seed(zlib.crc32(f"forward {self.settings.seed} {step} {processes.rank}".encode()))
         half = self.settings.precision == "bfloat16"
         with torch.autocast(processes.device.type, torch.bfloat16, enabled=half):

@@ -53,6 +53,15 @@ class Processes:
         """Whether this process writes and measures."""
         return self.rank == 0
 
+    @property
+    def seeds_steps(self) -> bool:
+        """Whether random numbers are drawn anew for each step: a checkpoint has the state of one process's CPU alone.
+
+        >>> Processes().seeds_steps, Processes(rank=1, size=2).seeds_steps, Processes(device=torch.device("cuda")).seeds_steps
+        (False, True, True)
+        """
+        return self.size > 1 or self.device.type != "cpu"
+
     def rows(self, batch: Tensor) -> Tensor:
         """The rows of a batch that this process computes; there may be none."""
         return batch if self.size == 1 else batch.tensor_split(self.size)[self.rank]
@@ -133,17 +142,24 @@ def joined(device: str = "cpu", *, environment: Any = os.environ) -> Iterator[Pr
         environment: what torchrun has told this process.
 
     Raises:
-        ArgumentError: there is no such device.
+        ArgumentError: there is no such device, or the environment lacks a part of what torchrun tells.
 
     >>> with joined("auto", environment={}) as processes:
     ...     processes.size
     1
     """
-    size, rank, local = (int(environment.get(n, d)) for n, d in (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0)))
+    size, rank, local = (
+        _told(environment, *each) for each in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0"))
+    )
     chosen = _device(device, local)
     if size == 1:
         yield Processes(device=chosen)
         return
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        if name not in environment:
+            raise ArgumentError(
+                f"WORLD_SIZE is {size}, but {name} is not set; torchrun sets all of them, and one process alone needs none"
+            )
     from torch import distributed
 
     if chosen.type == "cuda":
@@ -153,6 +169,13 @@ def joined(device: str = "cpu", *, environment: Any = os.environ) -> Iterator[Pr
         yield Processes(rank, size, chosen)
     finally:
         distributed.destroy_process_group()
+
+
+def _told(environment: Any, name: str, usual: str) -> int:
+    value = environment.get(name, usual)
+    if not value.isdecimal():
+        raise ArgumentError(f"{name}: wanted a whole number in the environment, got {value!r}")
+    return int(value)
 
 
 def _device(name: str, local: int) -> torch.device:
