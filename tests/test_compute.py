@@ -327,6 +327,20 @@ def test_a_second_derivative_is_dense_or_a_clear_error():
         torch.testing.assert_close(one, other)
 
 
+def test_batches_of_gradients_are_dense_or_a_clear_error():
+    model, opt, inputs = in_the_face()
+
+    def jacobian():
+        return torch.autograd.functional.jacobian(model, inputs[:2], vectorize=True)
+
+    with pytest.raises(RuntimeError, match=re.escape("inside of inface.dense_gradients()")):
+        jacobian()
+    with inface.dense_gradients():
+        found = jacobian()
+    inface.sparse_compute_(model, opt, mode="dense")
+    torch.testing.assert_close(found, jacobian())
+
+
 def test_a_nan_in_a_gradient_leaves_its_row_alone():
     model, opt, inputs = in_the_face()
     model(inputs).square().sum().backward()

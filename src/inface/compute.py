@@ -290,7 +290,7 @@ class Product(torch.autograd.Function):
         (g,) = grads
         job: Job = ctx.job  # type: ignore[attr-defined]
         saved, weight = ctx.saved_tensors  # type: ignore[attr-defined]
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or _batched(g):
             return (*_differentiable(ctx, job, g, saved, weight), None)
         for_x, for_weight, for_bias = ctx.needs_input_grad[:3]  # type: ignore[attr-defined]
         pattern = job.pattern
@@ -312,6 +312,12 @@ class Product(torch.autograd.Function):
         return down, slopes, wide.sum(0) if for_bias else None, None
 
 
+def _batched(g: Tensor) -> bool:
+    """Whether many gradients are computed at once, by ``torch.autograd.grad(is_grads_batched=True)``."""
+    functorch = torch._C._functorch  # noqa: SLF001 - torch has no other way to say it
+    return functorch.is_batchedtensor(g) or functorch.is_legacy_batchedtensor(g)
+
+
 def _dense_slopes(job: Job, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     """The gradient of a weight by one dense product, in the precision of the gradient of the outputs."""
     if g.dtype is weight.dtype and x.dtype is weight.dtype and not torch.is_autocast_enabled("cpu"):
@@ -324,11 +330,11 @@ def _dense_slopes(job: Job, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
 def _differentiable(
     ctx: Any, job: Job, g: Tensor, x: Tensor, weight: Tensor
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients as a graph, for those who differentiate twice: dense."""
+    """The gradients by torch's operations, for those who differentiate twice, or many outputs at once: dense."""
     if job.listed:
         raise RuntimeError(
-            "sparse_compute_: a second derivative needs the dense computation, wanted the forward pass inside of "
-            "inface.dense_gradients()"
+            "sparse_compute_: second derivatives and batches of gradients need the dense computation, wanted the forward pass "
+            "inside of inface.dense_gradients()"
         )
     for_x, for_weight, for_bias = ctx.needs_input_grad[:3]
     wide = g.reshape(-1, job.pattern.rows).to(weight.dtype)
