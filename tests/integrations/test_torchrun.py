@@ -13,16 +13,16 @@ from inface.lab.runs.run import Run
 pytest.importorskip("lightning")  # a slow test of several processes: it runs where the frameworks are
 # No decisions that rounding could change, and too few steps for it to grow.
 METHOD = ["--method", "sgd", "--epochs", "12"]
-TRAIN = ["-m", "inface.cli", "train", "digits", *METHOD, "--threads", "1"]
+TRAIN = ["inface.cli", "train", "digits", *METHOD, "--threads", "1"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def torchrun(count):
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), "-m", "--"]
 
 
 def test_killed_on_two_processes_and_resumed_on_three(tmp_path):
-    out = ["--out", str(tmp_path / "several")]
+    out = ["--out", str(tmp_path / "several"), "--log", "tensorboard"]
     first = subprocess.Popen(
         [*torchrun(2), *TRAIN, *out, "--checkpoint-seconds", "0"],
         env=ENVIRONMENT,
@@ -42,8 +42,14 @@ def test_killed_on_two_processes_and_resumed_on_three(tmp_path):
     assert said.count("continued after gradient") == 1
     assert said.count("written to") == 1
     subprocess.run(
-        [sys.executable, *TRAIN, "--out", str(tmp_path / "one")], env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL
+        [sys.executable, "-m", *TRAIN, "--out", str(tmp_path / "one")],
+        env=ENVIRONMENT,
+        check=True,
+        stdout=subprocess.DEVNULL,
     )
+    assert (
+        len(list((tmp_path / "several" / "tensorboard").glob("events*"))) == 2
+    )  # of the first process, killed and resumed
     one, several = Run(tmp_path / "one"), Run(tmp_path / "several")
     assert [record["step"] for record in one.records] == [record["step"] for record in several.records]
     for name, tensor in one.weights().items():

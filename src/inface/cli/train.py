@@ -54,7 +54,7 @@ def train(
     """Train a network with constrained layers, or a dense one, and measure it.
 
     A run can be killed at any moment and continued with --resume; the final weights are the same. Several
-    processes compute each batch together under torchrun --nproc-per-node N -m inface.cli train ...
+    processes compute each batch together under torchrun --nproc-per-node N -m -- inface.cli train ...
     It writes config.json, metrics.jsonl, model.safetensors and summary.json to DIR.
 
     [bold]Examples[/bold]
