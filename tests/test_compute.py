@@ -457,6 +457,7 @@ def test_compiled_and_traced_models_compute_densely():
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(inputs), model(inputs))
     torch.testing.assert_close(torch.fx.symbolic_trace(model)(inputs), model(inputs))
+    torch.testing.assert_close(torch.jit.script(model)(inputs), model(inputs))
     compiled(inputs).square().sum().backward()
     assert (model[0].weight.grad[model[0].weight == 0] != 0).any()
 

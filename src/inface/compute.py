@@ -347,10 +347,10 @@ class Linear(nn.Linear):
     """A linear layer that may leave out its zeros; to everybody else a :class:`torch.nn.Linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if _ordinary(x) and x.ndim and x.shape[-1] == self.in_features:
-            job = _job(self, x, x.numel() // max(self.in_features, 1))
-            if job is not None:
-                return _product(x, self.weight, self.bias, job)
+        if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+            found = _linear(self, x)
+            if found is not None:
+                return found
         return functional.linear(x, self.weight, self.bias)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -361,16 +361,32 @@ class Conv2d(nn.Conv2d):
     """A convolution that may leave out its zeros; to everybody else a :class:`torch.nn.Conv2d`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        window = _window(self, x) if _ordinary(x) else None
-        if window is not None:
-            high, wide = window.places(x.shape)
-            job = _job(self, x, x.shape[0] * high * wide, lambda: break_even_of(self, x, _random_product(self)))
-            if job is not None:
-                return images(_product(patches(x, window), self.weight, self.bias, job), x, window)
-        return super().forward(x)
+        if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+            found = _convolution(self, x)
+            if found is not None:
+                return found
+        return self._conv_forward(x, self.weight, self.bias)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _reduced(super().__reduce_ex__(protocol), nn.Conv2d)
+
+
+def _linear(layer: nn.Linear, x: Tensor) -> Tensor | None:
+    """The output of a layer with its zeros left out; None for the dense computation."""
+    if not _ordinary(x) or not x.ndim or x.shape[-1] != layer.in_features:
+        return None
+    job = _job(layer, x, x.numel() // max(layer.in_features, 1))
+    return None if job is None else _product(x, layer.weight, layer.bias, job)
+
+
+def _convolution(layer: nn.Conv2d, x: Tensor) -> Tensor | None:
+    """The output of a layer with its zeros left out; None for the dense computation."""
+    window = _window(layer, x) if _ordinary(x) else None
+    if window is None:
+        return None
+    high, wide = window.places(x.shape)
+    job = _job(layer, x, x.shape[0] * high * wide, lambda: break_even_of(layer, x, _random_product(layer)))
+    return None if job is None else images(_product(patches(x, window), layer.weight, layer.bias, job), x, window)
 
 
 def _window(layer: nn.Conv2d, x: Tensor) -> Window | None:
