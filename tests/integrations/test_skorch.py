@@ -1,5 +1,7 @@
 """skorch trains as an ordinary loop does; scikit-learn searches over densities and radii."""
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -40,6 +42,31 @@ def test_a_path_ends_with_the_last_epoch(options):
     path = found.optimizer_.param_groups[0]["path"]
     assert path["step"] == path["steps"] == 8 * 4  # 64 of 96 samples
     assert networks.nonzeros(found.module_) <= 36
+
+
+class Stop(skorch.callbacks.Callback):
+    def on_epoch_end(self, net, **_):
+        if len(net.history) == 4:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("way", ["load", "pickle", "go on"])
+def test_a_path_that_was_stopped_goes_on(way, tmp_path):
+    sets = {name: L1Ball(density=0.1) for name in networks.SETS}
+    options = {"lr": 0.1, "optimizer__sets": sets, "optimizer__in_face": "projected"}
+    found = net(callbacks=[Stop()], **options).fit(X, Y)
+    assert found.optimizer_.param_groups[0]["path"]["step"] == 24
+    again = found
+    if way == "load":
+        found.save_params(f_params=tmp_path / "weights.pt", f_optimizer=tmp_path / "optimizer.pt")
+        again = net(**options).initialize()
+        again.load_params(f_params=tmp_path / "weights.pt", f_optimizer=tmp_path / "optimizer.pt")
+    elif way == "pickle":
+        again = pickle.loads(pickle.dumps(found))  # noqa: S301
+    again.fit_loop(X, Y, epochs=4)
+    path = again.optimizer_.param_groups[0]["path"]
+    assert path["step"] == path["steps"] == 48
+    assert networks.nonzeros(again.module_) <= 36
 
 
 def test_a_grid_of_densities_and_one_of_radii():

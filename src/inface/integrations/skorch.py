@@ -24,6 +24,7 @@ True
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakSet
 
 from torch import nn
 
@@ -41,6 +42,9 @@ except ImportError as error:
     raise ImportError("inface.integrations.skorch needs skorch: pip install skorch") from error
 
 __all__ = ["FrankWolfeCallback", "FrankWolfeMixin", "NeuralNet", "NeuralNetClassifier", "NeuralNetRegressor"]
+
+# Optimizers whose paths advance with every step; an unpickled one is another one.
+DRIVEN: WeakSet[FrankWolfe] = WeakSet()
 
 
 class FrankWolfeMixin:
@@ -91,13 +95,17 @@ class FrankWolfeMixin:
     def run_single_epoch(self: Any, iterator: Any, *args: Any, training: bool, **kwargs: Any) -> Any:
         """Called by skorch."""
         opt = frank_wolfe(self.optimizer_)
-        if training and opt is not None and needs_steps(opt):
-            try:
-                batches = len(iterator)
-            except TypeError:
-                raise ValueError("optimizer__density: the data has no length; wanted optimizer__steps") from None
-            drive(opt, self.path_epochs_ * batches)
+        if training and opt is not None and opt not in DRIVEN:
+            drive(opt, self.path_epochs_ * _batches(iterator) if needs_steps(opt) else None)
+            DRIVEN.add(opt)
         return super().run_single_epoch(iterator, *args, training=training, **kwargs)  # type: ignore[misc]
+
+
+def _batches(iterator: Any) -> int:
+    try:
+        return len(iterator)
+    except TypeError:
+        raise ValueError("optimizer__density: the data has no length; wanted optimizer__steps") from None
 
 
 def _resized(sets: dict[str, Any], radius: Any) -> dict[str, Any]:
