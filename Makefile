@@ -19,9 +19,10 @@ test: .venv/ready
 
 # Real training inside of Lightning, transformers, Accelerate and skorch, on one process and on two, and the loggers; Triton's
 # kernels, interpreted and compiled for GPUs that need not be here. All this has an environment of its own.
+# WHOLE=1: all cases of the long matrices, which take an hour; otherwise a part of them.
 INTEGRATIONS := .venv-integrations/bin
 test-integrations: .venv-integrations/ready
-	$(INTEGRATIONS)/python -m pytest -n 2 --dist worksteal tests/integrations src/inface/integrations
+	$(INTEGRATIONS)/python -m pytest -n 2 --dist worksteal $(if $(WHOLE),--whole) tests/integrations src/inface/integrations
 
 lint: .venv/ready
 	$(BIN)/ruff check .

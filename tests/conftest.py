@@ -1,5 +1,7 @@
 """One thread, quiet Hypothesis, and both paths of the optimizer for the modules that ask for them."""
 
+from collections import Counter
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -15,6 +17,23 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("inface")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--every", type=int, default=1, metavar="N", help="run one of N tests")
+    parser.addoption("--whole", action="store_true", help="run all cases of matrices of which a part is run otherwise")
+
+
+def pytest_collection_modifyitems(config, items):
+    """A module with ``PART = n`` runs one of n of its tests, unless all are asked for."""
+    items[:] = items[:: config.getoption("--every")]
+    if not config.getoption("--whole"):
+        seen = Counter()
+        for item in list(items):
+            module = getattr(item, "module", None)
+            if seen[module] % getattr(module, "PART", 1):
+                items.remove(item)
+            seen[module] += 1
 
 
 def pytest_generate_tests(metafunc):

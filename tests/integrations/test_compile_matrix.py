@@ -9,6 +9,8 @@ from helpers.device_steps import FREE, OPTIONS, SETS, STRATEGIES, give, gradient
 
 pytest.importorskip("triton")  # only because it takes minutes: run where the other tests of devices are
 
+PART = 4
+
 
 def assert_compiled(set_, **options):
     torch._dynamo.reset()

@@ -4,7 +4,9 @@ import pytest
 
 from helpers.device_steps import OPTIONS, SETS, STRATEGIES, assert_replays, both
 
-pytest.importorskip("triton")  # only because it takes two minutes: run where the other tests of devices are
+pytest.importorskip("triton")  # only because it takes long: run where the other tests of devices are
+
+PART = 7
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)

@@ -25,6 +25,7 @@ PARTS = {
     "ties and signed zeros": "ties_and_signed_zeros",
     "all others": f"({SAME} or numbers_and_tensors) and not every_shape and not ties_and_signed_zeros",
 }
+EVERY = "13"
 
 
 def in_a_process(*arguments, **environment):
@@ -37,11 +38,12 @@ def in_a_process(*arguments, **environment):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_interpreted_kernels_pass_the_tests_of_the_cpu_kernels(part):
+def test_interpreted_kernels_pass_the_tests_of_the_cpu_kernels(part, pytestconfig):
     tests = "tests/kernels/test_kernels.py"
     # NumPy, in which kernels are interpreted, warns of what a GPU computes in silence: of NaN, where a test gives it one.
     silent = ("-W", "ignore:invalid value:RuntimeWarning", "-W", "ignore:overflow:RuntimeWarning")
-    options = ("-x", "-k", PARTS[part], *silent, "--deselect", f"{tests}::{ROUNDED}")
+    every = "1" if pytestconfig.getoption("--whole") else EVERY  # all of them take half an hour
+    options = ("-x", "-k", PARTS[part], *silent, "--deselect", f"{tests}::{ROUNDED}", "--every", every)
     in_a_process("-m", "pytest", *options, tests, TRITON_INTERPRET="1")
 
 
