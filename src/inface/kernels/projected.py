@@ -391,10 +391,10 @@ def sparse_row(x, sign, r, lr, phase, family, project, at, own, price, v, count,
             v[q] *= repair
     if whole:
         for q in range(x.shape[0]):
-            x[q] = real(v[q])
+            x[q] = real(v[q] + 0.0)  # no negative zeros
     else:
         for q in range(count):
-            x[at[q]] = real(v[q])
+            x[at[q]] = real(v[q] + 0.0)
     return fall, True, part >= 1 and (gone > 0 or (onto and not on)), outside
 
 

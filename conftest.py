@@ -4,4 +4,4 @@ from importlib.util import find_spec
 
 FRAMEWORKS = ("lightning", "transformers", "accelerate", "skorch")
 
-collect_ignore = [f"inface/integrations/{name}.py" for name in FRAMEWORKS if find_spec(name) is None]
+collect_ignore = [f"src/inface/integrations/{name}.py" for name in FRAMEWORKS if find_spec(name) is None]
