@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import inface
-from inface.sets import L1Ball, L2Ball, Simplex
+from helpers.conv1d import Conv1D
+from inface.sets import GroupL1Ball, L1Ball, L2Ball, Simplex
 
 
 @pytest.fixture
@@ -108,3 +109,23 @@ def test_a_model_without_a_mapping_and_a_mapping_without_a_model_are_type_errors
 def test_an_option_that_is_none_is_named(model, options):
     with pytest.raises(ValueError, match=rf'pattern "0.weight": .{next(iter(options))}. is no option of a group'):
         inface.param_groups(model, {"0.weight": {"set": L1Ball(1.0), **options}})
+
+
+def test_nodes_of_transformers_conv1d_are_its_outputs():
+    mixed = nn.Sequential(nn.Linear(4, 6), Conv1D(3, 6))
+    plain, turned, _ = inface.param_groups(mixed, {"*.weight": {"set": L1Ball(1.0, norm="l1"), "lr": 2.0}})
+    assert [name for name, _ in plain["params"]] == ["0.weight"]
+    assert [name for name, _ in turned["params"]] == ["1.weight"]
+    assert (plain["set"].per, turned["set"].per) == ("output", "input")
+    assert (turned["set"].norm_name, turned["lr"]) == ("l1", 2.0)
+    opt = inface.FrankWolfe(mixed, {"1.weight": L1Ball(torch.full((3,), 0.5))}, lr=0.1, project=True)
+    mixed(torch.randn(2, 4)).sum().backward()
+    opt.step()
+    assert float(mixed[1].weight.detach().abs().sum(0).max()) <= 0.5 + 1e-6
+
+
+def test_whole_nodes_of_transformers_conv1d_are_its_outputs():
+    group, _ = inface.param_groups(Conv1D(3, 6), {"weight": GroupL1Ball(1.0)})
+    assert group["set"].groups == "input"
+    group, _ = inface.param_groups(Conv1D(3, 6), {"weight": L1Ball(1.0, per="tensor")})
+    assert group["set"].per == "tensor"

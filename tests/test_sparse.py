@@ -22,6 +22,7 @@ from torch.nn.utils import parametrizations, prune
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR, ReduceLROnPlateau
 
 import inface
+from helpers.conv1d import Conv1D
 from inface import kernels
 from inface.density import announce
 from inface.paths import abandon
@@ -660,19 +661,6 @@ def test_a_module_that_somebody_calls_module_keeps_its_name():
 def test_a_tied_weight_is_found_under_each_of_its_names():
     _, _, opt = make("tied", density={"second.weight": 0.2})
     assert [group["param_names"] for group in opt.param_groups if group["set"] is not None] == [["first.weight"]]
-
-
-class Conv1D(nn.Module):
-    """The linear layer of GPT-2 in transformers: its weight is (inputs, outputs)."""
-
-    def __init__(self, nf, nx):
-        super().__init__()
-        self.nf = nf
-        self.weight, self.bias = nn.Parameter(torch.empty(nx, nf)), nn.Parameter(torch.zeros(nf))
-        nn.init.normal_(self.weight, std=0.02)
-
-    def forward(self, x):
-        return torch.addmm(self.bias, x, self.weight)
 
 
 def test_conv1d_of_transformers_becomes_sparse_per_output():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from .layers import unwrapped
+from .layers import holds_inputs_first, unwrapped
 from .sets import Set
 
 __all__ = ["Constraints", "param_groups"]
@@ -38,6 +38,8 @@ OPTIONS = frozenset(
     }
 )
 
+TURNED = {"output": "input", "input": "output"}
+
 Constraints = Mapping[str, Set | dict[str, Any]]
 
 
@@ -49,7 +51,9 @@ def param_groups(model: nn.Module, constraints: Constraints) -> list[dict[str, A
         constraints: from a parameter name, or a glob on parameter names (``*`` matches dots too), to the set its
             parameters must live in, or to ``dict(set=..., lr=..., ...)`` with further options of the group;
             ``set=None`` makes a free group with options of its own. A 1-D parameter (a bias) is reached by its exact
-            name only. Of a compiled or parallel model the names of the model inside mean the same.
+            name only. Of a compiled or parallel model the names of the model inside mean the same. For the Conv1D of
+            transformers, whose weights are (inputs, outputs), ``per="output"`` means its nodes too: such layers are in a
+            group of their own, with the set that is that in their shape.
 
     Raises:
         ValueError: a pattern that matches nothing, or a parameter that two patterns match.
@@ -73,8 +77,9 @@ def param_groups(model: nn.Module, constraints: Constraints) -> list[dict[str, A
     for name, p in model.named_parameters(remove_duplicate=False):
         aliases[id(p)] += [name, unwrapped(model, name)]
 
+    turned = holds_inputs_first(model)
     owner: dict[str, str] = {}
-    groups = []
+    groups: list[dict[str, Any]] = []
     for pattern, value in constraints.items():
         matched = []
         for name, p in parameters.items():
@@ -89,12 +94,25 @@ def param_groups(model: nn.Module, constraints: Constraints) -> list[dict[str, A
             matched.append((name, p))
         if not matched:
             raise ValueError(_nothing(pattern, list(parameters)))
-        groups.append({"params": matched, **_options(pattern, value)})
+        groups += _groups(matched, _options(pattern, value), turned)
 
     free = [(name, p) for name, p in parameters.items() if name not in owner]
     if free:
         groups.append({"params": free, "set": None})
     return groups
+
+
+def _groups(matched: Sequence[tuple[str, Tensor]], options: dict[str, Any], turned: set[int]) -> list[dict[str, Any]]:
+    """One group, or two if some of its weights hold their inputs first."""
+    set_: Set | None = options["set"]
+    others = [(name, p) for name, p in matched if id(p) in turned]
+    if not others or set_ is None or set_.per == "group" or not {set_.per, getattr(set_, "groups", None)} & set(TURNED):
+        return [{"params": matched, **options}]
+    plain = [(name, p) for name, p in matched if id(p) not in turned]
+    data = set_.to_dict()
+    told = {key: TURNED[data[key]] for key in ("per", "groups") if data.get(key) in TURNED}
+    second = {"params": others, **options, "set": Set.from_dict({**data, **told})}
+    return [{"params": plain, **options}, second] if plain else [second]
 
 
 def _options(pattern: str, value: object) -> dict[str, Any]:

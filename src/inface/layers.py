@@ -14,7 +14,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from .warning import warn
 
-__all__ = ["Layer", "chosen_layers", "pools", "unwrapped"]
+__all__ = ["Layer", "chosen_layers", "holds_inputs_first", "pools", "unwrapped"]
 
 
 class Layer(NamedTuple):
@@ -153,6 +153,12 @@ def _normalised(direction: Tensor, dim: int, per: Literal["output", "input"]) ->
     if dim == -1:
         return Layer(direction, per)
     return Layer(direction, "input" if dim else "output", every_node=True) if dim in (0, 1) else None
+
+
+def holds_inputs_first(model: nn.Module) -> set[int]:
+    """The ids of the weights of linear layers that are (inputs, outputs): those of GPT-2's Conv1D."""
+    found = ((module, getattr(module, "weight", None)) for module in model.modules())
+    return {id(p) for module, p in found if isinstance(p, Tensor) and _is_conv1d_of_transformers(module, p)}
 
 
 def _is_conv1d_of_transformers(module: nn.Module, weight: Tensor) -> bool:
