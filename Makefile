@@ -17,12 +17,12 @@ demo: .venv/lab
 test: .venv/ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# Real training inside of Lightning, transformers, Accelerate and skorch, on one process and on two, and the loggers; Triton's
+# Real training inside of Lightning, transformers, Accelerate and skorch, and the loggers; sharded training; Triton's
 # kernels, interpreted and compiled for GPUs that need not be here. All this has an environment of its own.
 # WHOLE=1: all cases of the long matrices, which take an hour; otherwise a part of them.
 INTEGRATIONS := .venv-integrations/bin
 test-integrations: .venv-integrations/ready
-	$(INTEGRATIONS)/python -m pytest -n 2 --dist worksteal $(if $(WHOLE),--whole) tests/integrations src/inface/integrations
+	$(INTEGRATIONS)/python -m pytest -n 2 --dist worksteal $(if $(WHOLE),--whole) tests/integrations tests/distributed src/inface/integrations
 
 lint: .venv/ready
 	$(BIN)/ruff check .
