@@ -21,7 +21,7 @@ from torch.nn import functional
 
 import inface
 from inface.break_even import break_even
-from inface.compute import _random_product
+from inface.compute import random_product
 from inface.convolution import break_even_of
 from inface.kernels.lists import Listed
 from inface.kernels.matrices import Pattern, pack
@@ -214,7 +214,7 @@ def products(width: int, batch: int, seconds: float) -> Row:
 def convolution(channels: int, size: int, places: int) -> Row:
     """The density below which a convolution of 32 images is faster as a product without zeros."""
     layer, x = nn.Conv2d(channels, channels, size, padding=size // 2), torch.randn(32, channels, places, places)
-    limit = break_even_of(layer, x, _random_product(layer))[0]
+    limit = break_even_of(layer, x, random_product(layer))[0]
     print(f"    break even of {channels} channels, {size}x{size} on {places}x{places}: {limit:.2f}")
     return {"kind": "convolution", "channels": channels, "size": size, "places": places, "density": limit}
 

@@ -385,7 +385,7 @@ def _convolution(layer: nn.Conv2d, x: Tensor) -> Tensor | None:
     if window is None:
         return None
     high, wide = window.places(x.shape)
-    job = _job(layer, x, x.shape[0] * high * wide, lambda: break_even_of(layer, x, _random_product(layer)))
+    job = _job(layer, x, x.shape[0] * high * wide, lambda: break_even_of(layer, x, random_product(layer)))
     return None if job is None else images(_product(patches(x, window), layer.weight, layer.bias, job), x, window)
 
 
@@ -400,7 +400,7 @@ def _window(layer: nn.Conv2d, x: Tensor) -> Window | None:
     return window if min(window.places(x.shape)) > 0 else None
 
 
-def _random_product(layer: nn.Conv2d) -> Callable[[Tensor, Tensor, float], Tensor]:
+def random_product(layer: nn.Conv2d) -> Callable[[Tensor, Tensor, float], Tensor]:
     """A layer's convolution by a random list, for those who measure."""
     rows, width, jobs = layer.out_channels, layer.weight.numel() // layer.out_channels, dict[float, Job]()
 
