@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import inface
@@ -76,3 +76,13 @@ def two_processes(file, *arguments):
         check=False,
     )
     assert said.returncode == 0, said.stdout
+
+
+def one_process(main):
+    """Run what one of two processes does with the argument of its command.
+
+    It leaves its group at the end: otherwise threads of Gloo may outlive the interpreter, and abort the process.
+    """
+    main(sys.argv[1])
+    if distributed.is_initialized():  # Lightning has left it
+        distributed.destroy_process_group()

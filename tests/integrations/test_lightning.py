@@ -1,7 +1,6 @@
 """Lightning trains as an ordinary loop does, resumes exactly, and its callback logs and drives paths."""
 
 import os
-import sys
 
 import pytest
 import torch
@@ -165,4 +164,4 @@ def main(out):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    networks.one_process(main)
