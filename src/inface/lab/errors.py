@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from inface.text import printable
 
-__all__ = ["ArgumentError", "Broken", "Diverged", "LabError", "Occupied", "suggestion"]
+__all__ = ["ArgumentError", "Broken", "Diverged", "LabError", "Occupied", "Paused", "suggestion"]
 
 
 class LabError(Exception):
@@ -36,6 +36,10 @@ class Occupied(ArgumentError):  # noqa: N818 - what it is called
 
 class Broken(LabError):  # noqa: N818 - what it is
     """A run cannot be continued: its checkpoint is damaged, or its files do not belong together."""
+
+
+class Paused(LabError):  # noqa: N818 - what it is
+    """Raised by a ``watch`` to stop a run that is to be continued later; training saves a checkpoint first."""
 
 
 class Diverged(LabError, ArithmeticError):  # noqa: N818 - what it is called

@@ -350,37 +350,38 @@ def test_of_final_runs_no_best_is_shown(swept):
 
 def test_where_less_is_better_the_least_is_chosen_and_what_is_worse_is_stopped(tmp_path):
     base = Settings("synthetic", {"samples": 100, "edges": 3}, "sgd", epochs=12, batch_size=20, threads=1)
-    grid = Grid({"lr": [1e-5, 2e-5, 3e-5, 4e-5, 5e-5, 0.05, 1e9]})
+    grid = Grid({"lr": [*(1e-5 * number for number in range(1, 11)), 0.05, 1e9]})
     plan = plan_in(tmp_path, base=base, grid=grid, pruning=True)
     assert plan.direction == "minimize"
     tune(plan)
     study = study_of(plan)
     errors = {trial.params["lr"]: trial for trial in counted(study)}
-    assert len(errors) == 7
+    assert len(errors) == 12
     complete = [trial.value for trial in errors.values() if trial.state.name == "COMPLETE"]
     assert errors[0.05].value == min(complete)
     assert winner(plan, study).settings.lr == ranked(study)[0].parameters["lr"] == 0.05
     assert _progress(study, plan.agenda, "settings", 1).best == min(complete)
-    assert any(errors[lr].state.name == "PRUNED" for lr in grid.axes["lr"][:5])
+    assert [errors[lr].state.name for lr in grid.axes["lr"]] == ["PRUNED"] * 3 + ["COMPLETE"] * 8 + ["PRUNED"]
     assert "diverged" in errors[1e9].user_attrs
 
 
 def test_bad_settings_are_stopped_early_and_what_diverges_is_said_so(tmp_path):
-    grid = Grid({"lr": [0.5, 1e-4, 2e-4, 3e-4, 1e30]})
+    grid = Grid({"lr": [0.5, *(1e-4 * number for number in range(1, 12)), 1e30]})
     plan = plan_in(tmp_path, base=replace(BASE, method="sgd", epochs=13), grid=grid, pruning=True)
     study = study_of(plan)
     audit(study, plan.tuning, plan.agenda)
     tune(plan)
     states = {trial.params["lr"]: trial for trial in counted(study)}
     assert states[0.5].state.name == "COMPLETE"
-    assert sum(trial.state.name == "PRUNED" for trial in states.values()) >= 2
-    assert sum(len(trial.intermediate_values) for trial in states.values()) < 4 * 12
+    reached = Counter(len(trial.intermediate_values) for trial in states.values())
+    assert set(reached) == {0, 3, 12}  # diverged, stopped at the first rung, trained to the end
+    assert reached[12] >= 8
     assert "diverged" in states[1e30].user_attrs
     assert winner(plan, study).settings.lr == 0.5
 
 
 def test_the_first_rung_may_be_said_and_is_then_part_of_what_a_study_was_made_for(tmp_path):
-    grid = Grid({"lr": [0.5, 1e-4, 2e-4, 3e-4]})
+    grid = Grid({"lr": [0.5, *(10.0**-power for power in range(4, 14))]})
     plan = plan_in(tmp_path, base=replace(BASE, method="sgd", epochs=13), grid=grid, pruning=True, first_rung=5)
     assert plan.identity() == {**replace(plan, first_rung=None).identity(), "first_rung": 5}
     assert "first_rung" not in replace(plan, first_rung=None).identity()
@@ -534,20 +535,32 @@ def trial_of(key, state, **reported):
     )
 
 
-def test_a_setting_whose_worker_died_takes_one_place_among_the_best_third(tmp_path):
+def test_a_setting_whose_worker_died_takes_one_place_among_the_best(tmp_path):
     study = open_study(Place(str(tmp_path), "study"), "maximize", {})
-    for number in range(4):
+    for number in range(7):
         study.add_trial(trial_of(str(number), "PRUNED", epoch2=float(number)))
     study.add_trial(trial_of("best", "FAIL", epoch2=9.0))
     study.add_trial(trial_of("best", "COMPLETE", epoch2=9.0))
-    halving = Halving(2)  # six settings with the one that asks: the best two go on
-    assert not halving.prune(study, trial_of("good", "RUNNING", epoch2=8.0))
-    assert halving.prune(study, trial_of("fair", "RUNNING", epoch2=2.5))
-    assert halving.prune(study, trial_of("none", "RUNNING", epoch2=float("nan")))
-    assert not halving.prune(study, trial_of("fair", "RUNNING", epoch3=2.5))  # no rung: they are at 2, 6, 18, ...
-    assert not halving.prune(study, trial_of("fair", "RUNNING", epoch6=0.0))  # the first there
-    study.add_trial(trial_of("best", "COMPLETE", epoch6=9.0))
-    assert halving.prune(study, trial_of("fair", "RUNNING", epoch6=0.0))
+    study.add_trial(trial_of("none", "FAIL", epoch2=float("nan")))
+    study.add_trial(trial_of("last", "FAIL", epoch2=-1.0))
+    halving = Halving(2)
+    assert halving.decide(study, "0", 2) == "continue"  # with the best one counted once, seven are better
+    assert halving.decide(study, "last", 2) == "stop"
+    assert halving.decide(study, "none", 2) == "stop"
+    assert halving.decide(study, "last", 3) == "continue"  # no rung: they are at 2, 8, 32, ...
+    study.add_trial(trial_of("last", "FAIL", epoch2=-1.0, epoch3=0.0))
+    assert halving.decide(study, "last", 2) == "continue"  # it has passed before
+
+
+def test_a_setting_of_a_grid_waits_until_all_have_reached_the_rung(tmp_path):
+    study = open_study(Place(str(tmp_path), "study"), "maximize", {})
+    keys = [str(number) for number in range(12)]
+    for number, key in enumerate(keys[:-1]):
+        study.add_trial(trial_of(key, "FAIL", epoch2=float(number)))
+    halving = Halving(2, keys)
+    assert {halving.decide(study, key, 2) for key in keys[:-1]} == {"wait"}
+    study.add_trial(trial_of(keys[-1], "FAIL", epoch2=-1.0))
+    assert [halving.decide(study, key, 2) for key in keys] == ["stop"] * 3 + ["continue"] * 8 + ["stop"]
 
 
 def test_a_search_draws_the_same_settings_in_another_folder(tmp_path):

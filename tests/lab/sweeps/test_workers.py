@@ -255,19 +255,53 @@ def test_the_rungs_that_a_killed_worker_reached_are_those_of_the_next(plan):
     assert ended(forked(lambda: tune(plan), KILL_AT="250")) == [-signal.SIGKILL]
     study = study_of(plan)
     dead = study.trials[0]
-    assert dead.last_step >= 45  # the rungs are after 5, 15 and 45 epochs
+    assert dead.last_step >= 45  # the rungs are after 5 and 20 epochs
     written = (plan.folder(key_in(dead)) / "metrics.jsonl").read_text().count('"kind": "epoch"')
-    assert 15 < written < 50
+    assert 20 < written < 50
     # Others do better meanwhile: it would not stand the first two rungs again.
     state = optuna.trial.TrialState.PRUNED
     for number in range(9):
-        values = {5: 100.0, 15: 100.0}
+        values = {5: 100.0, 20: 100.0}
         better = optuna.trial.create_trial(state=state, intermediate_values=values, user_attrs={"key": str(number)})
         study.add_trial(better)
     tune(plan)
     (again,) = plan.agenda.ended(study)
     assert again.state.name == "COMPLETE"
     assert again.intermediate_values == again.intermediate_values | dead.intermediate_values
+
+
+def test_halving_keeps_a_quarter_and_eight_to_the_end_with_any_number_of_workers_and_after_kills(plan, tmp_path):
+    rates = [0.3 * 0.7**power for power in range(36)]
+    plan = replace(plan, grid=Grid({"lr": rates}), pruning=True)
+    found = []
+    for name, kills, workers in (("alone", (), 1), ("three", (), 3), ("killed", (40, 250, 700), 2)):
+        this = replace(plan, out=str(tmp_path / name), storage=str(tmp_path / name))
+        for gradient in kills:
+            assert ended(forked(lambda this=this: tune(this), KILL_AT=str(gradient))) == [-signal.SIGKILL]
+        assert set(ended(*(forked(lambda this=this: tune(this)) for _ in range(workers)))) == {0}
+        trials_ = counted(study_of(this))
+        assert len(trials_) == 36
+        reached = {trial.params["lr"]: max(trial.intermediate_values) for trial in trials_}
+        assert min(reached.values()) == 3  # no setting is stopped earlier
+        assert sum(epoch > 3 for epoch in reached.values()) >= 36 / 4
+        assert sum(trial.state.name == "COMPLETE" for trial in trials_) >= 8
+        assert sum(epoch > 3 for epoch in reached.values()) < 36 / 2  # and yet most are
+        found.append((reached, {trial.params["lr"]: trial.value for trial in trials_}))
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_setting_that_waited_has_the_same_values_as_one_that_did_not(plan, tmp_path):
+    """Its run is continued where it was: no epoch is trained twice, and the losses of an epoch are its own."""
+    plan = replace(plan, grid=Grid({"lr": [0.1, 0.2]}), pruning=True)
+    tune(plan)
+    never = replace(plan, pruning=False, out=str(tmp_path / "never"), storage=str(tmp_path / "never"))
+    tune(never)
+    for key in plan.points():
+        waited, other = (Run(each.folder(key)) for each in (plan, never))
+        records = [[{**record, "seconds": 0} for record in run.records] for run in (waited, other)]
+        assert records[0] == records[1]
+    assert sum("waits at" in trial.user_attrs for trial in study_of(plan).trials) >= 2
+    assert not list(tmp_path.rglob("checkpoint.safetensors"))
 
 
 def cut_off(plan):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import inface
 from inface import FrankWolfe
-from inface.lab.errors import Broken, Diverged, LabError
+from inface.lab.errors import Broken, Diverged, LabError, Paused
 from inface.lab.experiments.experiment import Data, Experiment
 from inface.lab.files import read_lines, write_json, write_tensors, writing
 from inface.paths import abandon
@@ -111,6 +111,7 @@ def train(
         overwrite: delete the run in the folder, if there is one.
         accept_changed_file: continue a run although the file of its experiment has changed since.
         watch: called with every record that is written to ``metrics.jsonl``, and first with ``{"kind": "start", ...}``.
+            At the end of an epoch it may raise ``Paused``: a checkpoint is saved, and the same call continues.
         checkpoint_seconds: seconds between two checkpoints; a kill loses at most that much work.
         samples: the data, if it is already loaded.
         theta: also record, after each epoch, the metric with this percentage of the edges (``"judged"``).
@@ -320,6 +321,11 @@ class _Trainer:
                         saved = time.perf_counter()
             self.seconds = before + time.perf_counter() - begun
             self.processes.first_does(self._finish)
+        except Paused:
+            self.loss_sum = 0.0  # it comes at the end of an epoch
+            if self.step % self.iteration == 0:
+                self._save()
+            raise
         finally:
             abandon(self.optimizer)  # a run that stops here can be continued
             if self.processes.first:

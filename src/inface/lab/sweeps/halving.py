@@ -1,55 +1,94 @@
-"""Successive halving: of the settings that reach a rung, the best third continues."""
+"""Successive halving: all settings are trained up to a rung, and the best quarter of them continues."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from optuna.pruners import BasePruner
-
-from .trials import key_in
+from .trials import key_in, unreached
 
 if TYPE_CHECKING:
     from optuna.study import Study
-    from optuna.trial import FrozenTrial
 
-__all__ = ["Halving"]
+__all__ = ["RULE", "Decision", "Halving", "first_rung"]
 
-REDUCTION = 3  # one in three settings continues to the next rung
+QUARTER = 4  # one in four settings continues to the next rung
+LEAST = 8  # but so many settings do
+EARLIEST = 3  # epochs of the first rung
+PART = 12  # in long trainings the first rung is at 1/12 of the epochs
+RULE = f"1 in {QUARTER}, at least {LEAST}"
+
+Decision = Literal["continue", "wait", "stop"]
 
 
-class Halving(BasePruner):
-    """Stops a trial at a rung unless it is in the best third so far. The rungs are at 1, 3, 9, ... times the first.
+def first_rung(epochs: int) -> int:
+    """The epoch of the first rung.
 
-    Optuna's own pruner compares trials. After a kill a setting has two trials, which would count twice. This pruner
-    compares settings.
+    >>> first_rung(25), first_rung(100)
+    (3, 8)
+    """
+    return max(EARLIEST, round(epochs / PART))
 
-    Args:
+
+@dataclass(frozen=True)
+class Halving:
+    """Decides at a rung whether a setting continues. The rungs are at 1, 4, 16, ... times the first.
+
+    The settings of a grid wait at a rung until all of them have reached it, diverged or been stopped. Then the best
+    quarter continues, and at least eight. So neither their order nor the number of workers matters. A search does not
+    know its settings beforehand: each is compared with those that were there before.
+
+    Settings are compared, not trials: after a kill a setting has two trials.
+
+    Attributes:
         first: the epoch of the first rung.
+        settings: the keys of the settings of a grid; of a search none.
     """
 
-    def __init__(self, first: int) -> None:
-        self.first = first
+    first: int
+    settings: Collection[str] = ()
 
-    def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """Whether to stop a trial at the epoch that it has just reported."""
-        epoch = trial.last_step
-        if epoch is None or not self._is_rung(epoch):
-            return False
+    def decide(self, study: Study, key: str, epoch: int) -> Decision:
+        """What a setting does that has reported its value at an epoch."""
+        if not self._is_rung(epoch):
+            return "continue"
         sign = 1 if study.direction.name == "MAXIMIZE" else -1
-        reached: dict[Any, float] = {}
-        for other in study.get_trials(deepcopy=False):
-            if epoch in other.intermediate_values:
-                reached[key_in(other)] = sign * other.intermediate_values[epoch]
-        own = sign * trial.intermediate_values[epoch]
-        reached[key_in(trial)] = own
+        values: dict[Any, float] = {}
+        for trial in study.get_trials(deepcopy=False):
+            if epoch in trial.intermediate_values:
+                values[key_in(trial)] = sign * trial.intermediate_values[epoch]
+                if key_in(trial) == key and max(trial.intermediate_values) > epoch:
+                    return "continue"  # its worker died after it had passed this rung
+        if unreached(study, self.settings, epoch):
+            return "wait"
+        own = values[key]
         if math.isnan(own):
-            return True
-        better = sum(value > own for value in reached.values())
-        return better >= max(1, len(reached) // REDUCTION)
+            return "stop"
+        # Of equal ones, some: networks that learn nothing all have the same accuracy.
+        better = sum(value > own or (value == own and str(other) < str(key)) for other, value in values.items())
+        return "stop" if better >= _continuing(len(values)) else "continue"
+
+    def epochs(self, count: int, epochs: int) -> int:
+        """How many epochs the settings are trained for, all together, if none diverges.
+
+        >>> Halving(3).epochs(200, 25), Halving(3).epochs(32, 25)
+        (1219, 272)
+        """
+        total, before, rung = 0, 0, self.first
+        while rung < epochs:
+            total += count * (rung - before)
+            count, before, rung = min(count, _continuing(count)), rung, rung * QUARTER
+        return total + count * (epochs - before)
 
     def _is_rung(self, epoch: int) -> bool:
         rung = self.first
         while rung < epoch:
-            rung *= REDUCTION
+            rung *= QUARTER
         return rung == epoch
+
+
+def _continuing(count: int) -> int:
+    """The number of settings that continue, of those that reached a rung."""
+    return max(LEAST, -(-count // QUARTER))

@@ -16,6 +16,7 @@ from inface.lab.runs.setup import experiment_of
 from inface.version import __version__
 
 from .grids import MOST, Grid, applied, counted
+from .halving import RULE, Halving, first_rung
 from .study import Direction, Place
 from .trials import Agenda
 
@@ -34,7 +35,7 @@ class Plan:
         grid: the grid to try; None for a search.
         search: the number of settings that a search tries.
         pruning: whether bad settings are stopped early, by successive halving.
-        first_rung: the epochs of the first rung of halving; None for 1/12 of the epochs.
+        first_rung: the epochs of the first rung of halving; None for 3, or 1/12 of the epochs if that is more.
         theta: settings are judged by the metric with this percentage of the edges.
         also: other percentages for which a winner is chosen from the same runs.
         together: whether these are the largest edges of all constrained layers together, not of each. The percentages
@@ -96,11 +97,17 @@ class Plan:
         return Place(self.storage, f"{self.study} final {key}")
 
     @property
+    def halving(self) -> Halving | None:
+        """Decides which settings are stopped early; None if none is."""
+        if not self.pruning:
+            return None
+        return Halving(self.first_rung or first_rung(self.base.epochs), tuple(self.points()))
+
+    @property
     def agenda(self) -> Agenda:
         """The settings to try.
 
-        They are sorted by their keys, which is as good as random. Successive halving compares a setting with earlier
-        ones, so in grid order a bad first corner would be trained to the end.
+        They are sorted by their keys, which is as good as random, so that the time left can be estimated.
         """
         if self.grid is None:
             return Agenda(draws=self.search)
@@ -124,7 +131,8 @@ class Plan:
             "pruning": self.pruning,
             "theta": None if self.together else self.theta,
         }
-        more = {"first_rung": self.first_rung, "together": self.together or None}
+        more: dict[str, Any] = {"halving": RULE if self.pruning else None}
+        more |= {"first_rung": self.first_rung, "together": self.together or None}
         return {**identity, **{name: value for name, value in more.items() if value is not None}}
 
     def settings(self, point: dict[str, Any]) -> Settings:

@@ -14,10 +14,11 @@ from inface.lab.files import read_json, write_json
 from inface.lab.runs.setup import load_data, parts
 from inface.lab.workers import run_workers
 
+from .halving import Halving
 from .plan import Plan, point_of
 from .retries import Retries
 from .study import open_study
-from .trials import Agenda, audit, key_in, ranked, revive
+from .trials import Agenda, audit, counted, key_in, ranked, revive
 from .worker import Winner, final_identity, finish, tune, winner
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def sweep(plan: Plan, *, jobs: int = 1, show: Callable[[Progress], None] | None 
         write_json(Path(plan.out) / "sweep.json", {"format": 1, "study": plan.study})
         revive(study)
         audit(study, plan.tuning, plan.agenda)
-        _until_done(study, plan.agenda, "settings", jobs, tune, (plan,), show)
+        halving = (plan.halving, plan.base.epochs) if plan.halving and plan.grid else None
+        _until_done(study, plan.agenda, "settings", jobs, tune, (plan,), show, halving)
         winners = [winner(plan, study, theta) for theta in (plan.theta, *plan.also)]
         ends = [_finished(plan, best, jobs, show) for best in winners]
         results = _results(plan, study, ends, time.time() - begun)
@@ -101,10 +103,11 @@ def _until_done(
     target: Callable[..., None],
     arguments: tuple[Any, ...],
     show: Callable[[Progress], None] | None,
+    halving: tuple[Halving, int] | None = None,
 ) -> None:
     def look() -> None:
         if show is not None:
-            show(_progress(study, agenda, stage, jobs))
+            show(_progress(study, agenda, stage, jobs, halving))
 
     if len(agenda.ended(study)) < agenda.total(study):
         run_workers(jobs, _reaching, (target, *arguments), look=look, killed=Retries(study).after_kill)
@@ -118,15 +121,34 @@ def _reaching(target: Callable[..., None], plan: Plan, *others: Any) -> None:
         target(plan, *others)
 
 
-def _progress(study: Study, agenda: Agenda, stage: Stage, jobs: int) -> Progress:
+def _progress(
+    study: Study, agenda: Agenda, stage: Stage, jobs: int, halving: tuple[Halving, int] | None = None
+) -> Progress:
+    """The progress of a study; ``halving`` and the epochs of a run, if the settings wait at rungs."""
     total, ended = agenda.total(study), agenda.ended(study)
     done = {key_in(trial) for trial in ended}
     running = {key_in(trial) for trial in study.get_trials(deepcopy=False) if trial.state.name == "RUNNING"} - done
+    workers = max(1, len(running), jobs)
     took = [trial.duration.total_seconds() for trial in ended if trial.duration is not None]
-    left = statistics.fmean(took) * max(0, total - len(ended)) / max(1, len(running), jobs) if took else None
+    left = statistics.fmean(took) * max(0, total - len(ended)) / workers if took else None
+    if halving is not None and done != set(agenda.settings):
+        left = _left_with_rungs(study, *halving, total, workers)
     pruned = sum(trial.state.name == "PRUNED" for trial in ended)
     best = next((setting.value for setting in ranked(study)), None) if stage == "settings" else None
     return Progress(stage, len(ended), total, pruned, len(running), best, left)
+
+
+def _left_with_rungs(study: Study, halving: Halving, epochs: int, total: int, workers: int) -> float | None:
+    """The seconds left if settings wait at rungs, from the time of an epoch so far."""
+    trials = study.get_trials(deepcopy=False)
+    seconds = sum(trial.duration.total_seconds() for trial in trials if trial.duration is not None)
+    reached: dict[Any, int] = {}
+    for trial in trials:
+        if trial.duration is not None:
+            last = epochs if trial.state.name == "COMPLETE" else max(trial.intermediate_values, default=0)
+            reached[key_in(trial)] = max(last, reached.get(key_in(trial), 0))
+    done = sum(reached.values())
+    return seconds / done * max(0, halving.epochs(total, epochs) - done) / workers if done else None
 
 
 def _finished(plan: Plan, best: Winner, jobs: int, show: Callable[[Progress], None] | None) -> dict[str, Any]:
@@ -152,6 +174,7 @@ def _finished(plan: Plan, best: Winner, jobs: int, show: Callable[[Progress], No
 def _results(plan: Plan, study: Study, ends: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     """The results of a sweep, as plain data."""
     ended = plan.agenda.ended(study)
+    seconds_of = _seconds(study)
     trials = [
         {
             "settings": point_of(trial.params),
@@ -161,7 +184,7 @@ def _results(plan: Plan, study: Study, ends: list[dict[str, Any]], seconds: floa
             "kept": trial.user_attrs.get("summary", {}).get("kept"),
             "kept_together": trial.user_attrs.get("summary", {}).get("kept_together"),
             "diverged": "diverged" in trial.user_attrs,
-            "seconds": _seconds(trial),
+            "seconds": seconds_of[key_in(trial)],
         }
         for trial in ended
     ]
@@ -172,12 +195,18 @@ def _results(plan: Plan, study: Study, ends: list[dict[str, Any]], seconds: floa
         "ranking": [{"settings": point_of(each.parameters), "value": each.value} for each in ranked(study)],
         **ends[0],
         "also": ends[1:],
-        "trial_seconds": round(sum(_seconds(trial) for trial in ended), 1),
+        "trial_seconds": round(sum(seconds_of[key_in(trial)] for trial in ended), 1),
         "seconds": round(seconds, 1),
     }
 
 
-def _seconds(trial: FrozenTrial) -> float:
-    """The training time of a setting; if it was stopped early, since its last start."""
-    took = trial.duration.total_seconds() if trial.duration else 0.0
-    return round(trial.user_attrs.get("summary", {}).get("seconds", took), 1)
+def _seconds(study: Study) -> dict[Any, float]:
+    """The training time of each setting, over all its trials: it may have waited at rungs."""
+    took: dict[Any, float] = {}
+    for trial in study.get_trials(deepcopy=False):
+        spent = trial.duration.total_seconds() if trial.duration else 0.0
+        took[key_in(trial)] = took.get(key_in(trial), 0.0) + spent
+    for trial in counted(study):
+        if "summary" in trial.user_attrs:
+            took[key_in(trial)] = trial.user_attrs["summary"]["seconds"]
+    return {key: round(seconds, 1) for key, seconds in took.items()}

@@ -13,7 +13,7 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,8 @@ __all__ = [
     "revive",
     "take",
     "tell",
+    "unreached",
+    "wait_at",
 ]
 
 ALIVE = 20.0  # seconds between two heartbeats of a worker
@@ -107,12 +109,13 @@ def next_trial(study: Study, place: Place, agenda: Agenda) -> Trial | None:
 
 
 def audit(study: Study, place: Place, agenda: Agenda) -> None:
-    """Enqueue every setting that is not finished, running, waiting, or just handed back."""
+    """Enqueue every setting that is not finished, running, enqueued, just handed back, or waiting at a rung."""
     with place.alone():
         missing = agenda.missing(study)
-        recent = {key_in(trial) for trial in study.get_trials(deepcopy=False) if missing and _is_recent(trial)}
+        later = {key_in(trial) for trial in study.get_trials(deepcopy=False) if missing and _is_recent(trial)}
+        later |= _at_rungs(study, agenda) if missing else set()
         for key, parameters in missing.items():
-            if key not in recent:
+            if key not in later:
                 study.enqueue_trial(parameters, user_attrs={"key": key})
 
 
@@ -210,6 +213,20 @@ def hand_back(study: Study, trial: Trial) -> None:
     tell(study, trial, state=optuna.trial.TrialState.FAIL)
 
 
+def wait_at(study: Study, trial: Trial, rung: int) -> None:
+    """Fail a trial until all settings have reached the rung; :func:`audit` then enqueues its setting again."""
+    import optuna
+
+    trial.set_user_attr("waits at", rung)
+    tell(study, trial, state=optuna.trial.TrialState.FAIL)
+
+
+def unreached(study: Study, settings: Collection[str], epoch: int) -> set[str]:
+    """The settings that have neither ended nor reported a value at an epoch."""
+    reached = {key_in(trial) for trial in study.get_trials(deepcopy=False) if epoch in trial.intermediate_values}
+    return set(settings) - reached - {key_in(trial) for trial in counted(study)}
+
+
 @contextmanager
 def held(trial: Trial) -> Iterator[Callable[[], None]]:
     """Send heartbeats while a worker trains; yield a function that raises once the trial belongs to another worker."""
@@ -238,6 +255,14 @@ def held(trial: Trial) -> Iterator[Callable[[], None]]:
     finally:
         stop.set()
         thread.join()
+
+
+def _at_rungs(study: Study, agenda: Agenda) -> set[Any]:
+    """The settings that wait at a rung that others have not reached."""
+    trials = study.get_trials(deepcopy=False)
+    at = {key_in(trial): trial.user_attrs["waits at"] for trial in trials if "waits at" in trial.user_attrs}
+    open_ = {rung for rung in set(at.values()) if unreached(study, agenda.settings, rung)}
+    return {key for key, rung in at.items() if rung in open_}
 
 
 def _live(study: Study) -> set[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from inface.lab.errors import Broken, Diverged, LabError, Occupied
+from inface.lab.errors import Broken, Diverged, LabError, Occupied, Paused
 from inface.lab.experiments.experiment import Data
 from inface.lab.files import read_lines
 from inface.lab.runs.run import Run
@@ -19,17 +19,16 @@ from inface.lab.runs.setup import load_data
 from inface.lab.runs.training import Record, train
 
 from .grids import search_space
+from .halving import Halving
 from .plan import Plan, key_of, parameters_of, point_of
 from .study import open_study
-from .trials import hand_back, held, next_trial, ranked, tell
+from .trials import hand_back, held, next_trial, ranked, tell, wait_at
 
 if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
 
 __all__ = ["Winner", "final_identity", "finish", "tune", "winner"]
-
-FIRST_RUNG = 12  # the first rung is at 1/12 of the epochs
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,10 @@ def tune(plan: Plan) -> None:
     """Try settings until none is left."""
     import optuna
 
-    from .halving import Halving
     from .sampler import SeededSampler
 
     torch.set_num_threads(1)
-    rung = plan.first_rung or max(1, round(plan.base.epochs / FIRST_RUNG))
     study = open_study(plan.tuning, plan.direction, plan.identity())
-    study.pruner = Halving(rung) if plan.pruning else optuna.pruners.NopPruner()
     study.sampler = SeededSampler(plan.study)
     data, agenda = load_data(plan.experiment, plan.data), plan.agenda
     while (trial := next_trial(study, plan.tuning, agenda)) is not None:
@@ -67,7 +63,7 @@ def tune(plan: Plan) -> None:
             point = _suggested(plan, trial)
             key = trial.user_attrs.get("key") or key_of(point)
             trial.set_user_attr("key", key)
-            _attempt(study, trial, plan, plan.settings(point), plan.folder(key), data)
+            _attempt(study, trial, plan, plan.settings(point), plan.folder(key), data, plan.halving)
 
 
 def finish(plan: Plan, best: Winner) -> None:
@@ -76,7 +72,6 @@ def finish(plan: Plan, best: Winner) -> None:
 
     torch.set_num_threads(1)
     study = open_study(plan.final(best.key), plan.direction, final_identity(plan, best))
-    study.pruner = optuna.pruners.NopPruner()
     data, agenda = load_data(plan.experiment, plan.data), plan.final_agenda
     while (trial := next_trial(study, plan.final(best.key), agenda)) is not None:
         with suppress(optuna.exceptions.UpdateFinishedTrialError):
@@ -114,14 +109,28 @@ def _suggested(plan: Plan, trial: Trial) -> dict[str, Any]:
     return point_of({name: trial.suggest_float(name, low, high, log=True) for name, (low, high) in space.items()})
 
 
-def _attempt(study: Study, trial: Trial, plan: Plan, settings: Settings, folder: Path, data: Data) -> None:
-    """Train the network of one trial, unless it is pruned, and report its value."""
+def _attempt(
+    study: Study,
+    trial: Trial,
+    plan: Plan,
+    settings: Settings,
+    folder: Path,
+    data: Data,
+    halving: Halving | None = None,
+) -> None:
+    """Train the network of one trial and report its value, unless halving stops it or makes it wait."""
     import optuna
 
     pruned = optuna.trial.TrialState.PRUNED
+    reporting = _Reporting(study, trial, settings.epochs, halving)
     try:
         with held(trial) as check:
-            watch = _reporting(trial, settings.epochs, folder, check)
+            reporting.replay(folder)
+
+            def watch(record: Record) -> None:
+                check()
+                reporting(record)
+
             judged = plan.theta if settings.measured_on == "validation" and not plan.together else 100
             try:
                 run = train(settings, folder, samples=data, resume=True, watch=watch, theta=judged)
@@ -132,6 +141,8 @@ def _attempt(study: Study, trial: Trial, plan: Plan, settings: Settings, folder:
         tell(study, trial, value)
     except Occupied:  # a worker that was taken for dead is still training there
         hand_back(study, trial)
+    except Paused:
+        wait_at(study, trial, reporting.epoch)
     except Diverged as error:
         trial.set_user_attr("diverged", str(error))
         tell(study, trial, state=pruned)
@@ -148,27 +159,41 @@ def _value(run: Run, plan: Plan) -> float:
     return value
 
 
-def _reporting(trial: Trial, epochs: int, folder: Path, check: Callable[[], None]) -> Callable[[Record], None]:
-    """A ``watch`` that reports every epoch to Optuna, and stops the run if the pruner says so, except at the last."""
-    import optuna
+class _Reporting:
+    """Reports every epoch of a trial to Optuna, except for the last; raises if halving stops the trial or makes it wait.
 
-    reported: set[int] = set()
+    Attributes:
+        epoch: the last epoch that was reported.
+    """
 
-    def falls_behind(record: Record) -> bool:
-        value = record.get("judged", record["metric"])
-        if value is not None and record["epoch"] not in reported:
-            reported.add(record["epoch"])
-            trial.report(value, record["epoch"])
-        return trial.should_prune()
+    def __init__(self, study: Study, trial: Trial, epochs: int, halving: Halving | None) -> None:
+        self.study, self.trial, self.epochs, self.halving = study, trial, epochs, halving
+        self.reported: set[int] = set()
+        self.epoch = 0
 
-    def watch(record: Record) -> None:
-        check()
-        if record["kind"] == "epoch" and record["epoch"] < epochs and falls_behind(record):
+    def __call__(self, record: Record) -> None:
+        import optuna
+
+        if record.get("kind") != "epoch" or record["epoch"] >= self.epochs:
+            return
+        self.epoch = record["epoch"]
+        if self.epoch not in self.reported:
+            self.reported.add(self.epoch)
+            value = record.get("judged", record["metric"])
+            self.trial.report(math.nan if value is None else value, self.epoch)
+        if self.halving is None:
+            return
+        decision = self.halving.decide(self.study, self.trial.user_attrs["key"], self.epoch)
+        if decision == "stop":
             raise optuna.TrialPruned
+        if decision == "wait":
+            raise Paused(f"the setting waits for others after epoch {self.epoch}")
 
-    with suppress(LabError):  # no file yet; training reports a damaged one
-        # After a kill: report the epochs of the dead worker as this trial's.
-        for record in read_lines(folder / "metrics.jsonl"):
-            if record.get("kind") == "epoch" and record["epoch"] < epochs:
-                falls_behind(record)
-    return watch
+    def replay(self, folder: Path) -> None:
+        """Report the epochs of an earlier trial of the setting, which waited at a rung or whose worker died."""
+        try:
+            records = read_lines(folder / "metrics.jsonl")
+        except LabError:  # no file yet; training reports a damaged one
+            return
+        for record in records:
+            self(record)
