@@ -157,3 +157,53 @@ def test_a_constrained_parameter_is_freed_with_its_last_reference():
         assert weight() is None  # nothing in a circle, which only the garbage collector would find
     finally:
         gc.enable()
+
+
+def cut_to(model, keep):
+    return hard_threshold(model, keep, layers=["0.weight", "1.weight"], scope="balanced")
+
+
+@pytest.fixture
+def two_layers():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 5))
+
+
+def test_a_balanced_cut_ranks_by_scores_that_a_rescaled_layer_keeps(two_layers):
+    before = [layer.weight != 0 for layer in cut_to(two_layers, 0.2)]
+    with torch.no_grad():
+        two_layers[0].weight.mul_(1000)
+    assert all(
+        torch.equal(layer.weight != 0, kept) for layer, kept in zip(cut_to(two_layers, 0.2), before, strict=True)
+    )
+    assert sum(int(kept.sum()) for kept in before) == 140
+
+
+def test_a_balanced_cut_keeps_what_the_scores_of_the_paper_keep(two_layers):
+    scores = []
+    for layer in two_layers:
+        squares = layer.weight.detach().double().square()
+        scores.append(
+            squares / torch.stack([squares[squares >= one].sum() for one in squares.flatten()]).view_as(squares)
+        )
+    least = torch.cat([score.flatten() for score in scores]).sort(descending=True).values[139]
+    for layer, score in zip(cut_to(two_layers, 0.2), scores, strict=True):
+        assert torch.equal(layer.weight != 0, score >= least)
+
+
+def test_a_balanced_cut_is_between_the_l1_and_the_l2_norm_of_a_layer(two_layers):
+    for old, new in zip(two_layers, cut_to(two_layers, 0.2), strict=True):
+        assert new.weight.abs().sum() < old.weight.abs().sum()
+        assert new.weight.norm() > old.weight.norm()
+        ratio = (new.weight / old.weight)[new.weight != 0]
+        torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio))
+
+
+def test_a_balanced_cut_leaves_an_edge_to_every_layer_and_everything_at_one(two_layers):
+    assert all(layer.weight.count_nonzero() == 1 for layer in cut_to(two_layers, 2 / 700))
+    torch.testing.assert_close(cut_to(two_layers, 1.0)[0].weight, two_layers[0].weight)
+
+
+def test_an_unknown_scope_is_refused_by_name(two_layers):
+    with pytest.raises(ValueError, match=r"scope must be 'layer', 'global' or 'balanced', got 'network'"):
+        hard_threshold(two_layers, 0.2, layers="*", scope="network")

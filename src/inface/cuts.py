@@ -24,7 +24,7 @@ from .state import unit_weights, write
 from .units import Unit, names_of
 from .warning import warn
 
-__all__ = ["cut", "keeping_blocks", "returned", "warn_of_unreached"]
+__all__ = ["cut", "keeping_blocks", "lamp", "returned", "warn_of_unreached"]
 
 # On the way to a density of a half and more, edges that met zero return on its other side, of this size, relative to the mean.
 RETURN = 1e-3
@@ -37,7 +37,7 @@ def cut(layers: Sequence[PathLayer], density: float) -> Iterator[PathLayer]:
     ordered = [_ordered(torch.where(stays, 0, size).flatten()) for size, stays in zip(sizes, safe, strict=True)]
     scores = []
     for layer, size, stays, values in zip(layers, sizes, safe, ordered, strict=True):
-        found = _lamp(values, size[stays])
+        found = lamp(values, size[stays])
         scores.append(found if _is_reached(layer) else _first_to_go(found))
     kept = sum(int(stays.sum()) for stays in safe)
     surplus = sum(score.numel() for score in scores) - (room(density, sum(size.numel() for size in sizes)) - kept)
@@ -163,11 +163,16 @@ def _ordered(sizes: Tensor) -> Tensor:
     return sizes[sizes > 0].sort().values
 
 
-def _lamp(ordered: Tensor, others: Tensor) -> Tensor:
-    """The LAMP scores of sizes in rising order, in a layer that has others, which stay: they rise too."""
+def lamp(ordered: Tensor, others: Tensor | None = None) -> Tensor:
+    """The LAMP scores of sizes in rising order, in a layer that may have others, which stay: they rise too.
+
+    >>> import torch
+    >>> lamp(torch.tensor([1.0, 2.0]))
+    tensor([0.2000, 1.0000], dtype=torch.float64)
+    """
     squares = ordered.to(wide(ordered)).square()
     larger = squares.flip(0).cumsum(0).flip(0)
-    if others.numel():
+    if others is not None and others.numel():
         larger = larger + others.to(larger.dtype).square().sum()
     return squares / larger.clamp(min=torch.finfo(squares.dtype).tiny)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from .cuts import lamp
 from .dtensors import keep as keep_whole
 from .dtensors import whole
 from .registry import set_of
@@ -93,16 +95,24 @@ def hard_threshold(
     keep: float = 0.05,
     *,
     layers: str | Iterable[str] | torch.optim.Optimizer | None = None,
-    scope: Literal["layer", "global"] = "layer",
+    scope: Literal["layer", "global", "balanced"] = "layer",
     inplace: bool = False,
 ) -> nn.Module:
     """A copy of the network with only the largest edges of its constrained layers.
+
+    ``scope="balanced"`` is the one for a network that was trained by :func:`inface.sparse_optimizer` and should become
+    smaller without more training. It ranks edges as the training did, by their LAMP scores (:mod:`inface.cuts`), and lets
+    each layer speak as loud as before: what is left of it is multiplied by ``sqrt(a b)``, where ``a`` and ``b`` are the
+    numbers that would restore its l1 and its l2 norm. Outputs of a node shrink by ``1 / b`` if its inputs are independent,
+    by ``1 / a`` if they are all alike, and by something between for real ones. Statistics of batch normalisation are
+    another matter: :func:`torch.optim.swa_utils.update_bn` measures them again.
 
     Args:
         model: the network, which is not changed unless ``inplace`` says so.
         keep: the part of the edges to keep, in (0, 1]; of equal ones, those of lower index.
         layers: as in :func:`nonzeros`.
-        scope: ``"layer"``: this part of every layer; ``"global"``: this part of all of them together.
+        scope: ``"layer"``: this part of every layer; ``"global"``: this part of all of them together, by magnitude;
+            ``"balanced"``: this part of all of them together, by LAMP scores, and the layers keep their lengths.
         inplace: change the network itself, and return it: the way for models under ``fully_shard``, which cannot be copied.
 
     >>> import torch, inface
@@ -111,17 +121,20 @@ def hard_threshold(
     >>> inface.sparsity.hard_threshold(model, keep=0.5, layers="weight").weight
     Parameter containing:
     tensor([[ 0.0000, -0.4000,  0.3000,  0.0000]], requires_grad=True)
+    >>> inface.sparsity.hard_threshold(model, keep=0.5, layers="weight", scope="balanced").weight
+    Parameter containing:
+    tensor([[ 0.0000, -0.5004,  0.3753,  0.0000]], requires_grad=True)
     """
     if not 0 < keep <= 1:
         raise ValueError(f"hard_threshold: keep must be in (0, 1], got {keep!r}")
-    if scope not in ("layer", "global"):
-        raise ValueError(f"hard_threshold: scope must be 'layer' or 'global', got {scope!r}")
+    if scope not in ("layer", "global", "balanced"):
+        raise ValueError(f"hard_threshold: scope must be 'layer', 'global' or 'balanced', got {scope!r}")
     names = list(_chosen(model, layers))
     kept = model if inplace else _copied(model)
     parameters = dict(kept.named_parameters())
     chosen = [parameters[name] for name in names]
     for together in [[p] for p in chosen] if scope == "layer" else [chosen]:
-        _keep_largest(together, keep)
+        _keep_largest(together, keep, balanced=scope == "balanced")
     return kept
 
 
@@ -134,18 +147,37 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def _keep_largest(params: list[nn.Parameter], keep: float) -> None:
+def _keep_largest(params: list[nn.Parameter], keep: float, *, balanced: bool) -> None:
     all_ = [whole(p) for p in params]
     places = [constrained_places(set_of(p), x) for p, x in zip(params, all_, strict=True)]
     parts = [x if at is None else x.index_select(*at) for x, at in zip(all_, places, strict=True)]
-    sizes = torch.cat([part.abs().flatten().cpu() for part in parts])
-    order = sizes.sort(descending=True, stable=True).indices
-    mask = torch.zeros_like(sizes, dtype=torch.bool)
-    mask[order[: max(1, round(keep * sizes.numel()))]] = True
-    masks = mask.split([part.numel() for part in parts])
-    for p, x, at, part, kept in zip(params, all_, places, parts, masks, strict=True):
+    sizes = [part.abs().flatten().cpu() for part in parts]
+    ranked = torch.cat([_scores(size) for size in sizes] if balanced else sizes)
+    order = ranked.sort(descending=True, stable=True).indices
+    mask = torch.zeros_like(ranked, dtype=torch.bool)
+    mask[order[: max(1, round(keep * ranked.numel()))]] = True
+    masks = mask.split([size.numel() for size in sizes])
+    for p, x, at, part, size, kept in zip(params, all_, places, parts, sizes, masks, strict=True):
         part.masked_fill_(~kept.reshape(part.shape).to(x.device), 0)
+        if balanced:
+            part.mul_(_regained(size, kept))
         keep_whole(p, part if at is None else x.index_copy(*at, part))
+
+
+def _scores(sizes: Tensor) -> Tensor:
+    """The LAMP score of every edge of a layer, in the layer's order."""
+    ordered, places = sizes.sort(stable=True, descending=True)
+    scores = lamp(ordered.flip(0)).flip(0)
+    return torch.empty_like(scores).index_copy_(0, places, scores)
+
+
+def _regained(sizes: Tensor, kept: Tensor) -> float:
+    """What a layer that has lost edges is multiplied by: the geometric mean of what restores its l1 and its l2 norm."""
+    left, factor = sizes[kept].double(), 1.0
+    for p in (1, 2):
+        norm = float(torch.linalg.vector_norm(left, p))
+        factor *= float(torch.linalg.vector_norm(sizes.double(), p)) / norm if norm else 1.0
+    return math.sqrt(factor)
 
 
 def _chosen(model: nn.Module, layers: str | Iterable[str] | torch.optim.Optimizer | None) -> dict[str, nn.Parameter]:

@@ -19,9 +19,10 @@ from inface.lab.runs.setup import experiment_of, resolve
 from inface.lab.sweeps.grids import applied
 
 
-def cell(*accuracies, density=5.0, cut=None, diverged=()):
+def cell(*accuracies, density=5.0, cut=None, balanced=None, diverged=()):
+    cuts = {"cut": cut or {}, "balanced": balanced or {}}
     runs = [
-        {"seed": seed, "accuracy": value, "density": density, "network_density": 6.0, "seconds": 30.0, "cut": cut or {}}
+        {"seed": seed, "accuracy": value, "density": density, "network_density": 6.0, "seconds": 30.0, **cuts}
         for seed, value in enumerate(accuracies)
     ]
     return {"settings": {"lr": 0.1}, "validation": 98.0, "runs": runs, "diverged": list(diverged)}
@@ -85,11 +86,13 @@ def test_the_densities_of_a_network_that_is_cut_are_those_after_the_cut():
         "layers": layers,
         "network": {"exact_count": 160, "total": 500},
         "kept_together": kept | {"5": 80.0},
+        "kept_balanced": kept | {"2": 85.0},
         "seconds": 3.0,
     }
     found = _run(final, 5, 5)  # 60 of 400 edges, 100 other parameters; 20 edges stay
     assert (found["accuracy"], found["density"], found["network_density"]) == (80.0, 5.0, 24.0)
-    assert list(found["cut"]) == ["2", "1"]
+    assert found["cut"] == {"2": 90.0, "1": 90.0}
+    assert found["balanced"] == {"2": 85.0, "1": 90.0}
     found = _run(final, 25, 25)
     assert (found["density"], found["network_density"]) == (15.0, 32.0)
 
@@ -131,13 +134,13 @@ def test_the_best_and_what_is_within_its_spread_is_bold():
 def test_what_was_made_in_another_way_has_a_line_of_its_own():
     rows = {
         "sparse-5": row("inface", "sparse", {"5": cell(98.0)}),
-        "sparse-2": row("inface", "sparse", {"2": cell(97.0, cut={"1": 50.0})}),
+        "sparse-2": row("inface", "sparse", {"2": cell(97.0, cut={"1": 50.0}, balanced={"1": 60.0})}),
         "sparse-1": row("inface", "sparse", {"1": cell(97.0)}, epochs=3, options={"samples": "9"}),
     }
     page = benchmark_page({"experiments": {"mnist-mlp": rows}})
     assert [line.partition(" |")[0] for line in lines(page)[1:3]] == ["| inface", "| inface (3 epochs, samples=9)"]
     assert "Densities are of its constrained layers, fc1.weight and fc2.weight" in page
-    assert "| inface, trained to 2 % | 50.00 |" in page
+    assert "| inface, trained to 2 % | 50.00 |\n| inface, trained to 2 %, balanced | 60.00 |" in page
 
 
 def test_a_figure_is_drawn_of_whatever_is_there(tmp_path):

@@ -378,8 +378,8 @@ def test_losses_are_what_numpy_gets(finished):
         assert run.summary[key] == pytest.approx(loss, rel=1e-5)
 
 
-def test_what_is_wrong_in_either_reading_of_the_largest_edges_is_named(finished, tmp_path):
-    for reading in ("kept", "kept_together"):
+def test_what_is_wrong_in_any_reading_of_the_largest_edges_is_named(finished, tmp_path):
+    for reading in ("kept", "kept_together", "kept_balanced"):
         summary = {**finished["sgd"].summary, reading: {"100": "many"}}
         folder = tmp_path / reading
         folder.mkdir()

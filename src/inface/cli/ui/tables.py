@@ -104,6 +104,8 @@ def print_measured(measured: Mapping[str, Any]) -> None:
     )
     if len(measured["layers"]) > 1 and "kept_together" in measured:  # older runs have none
         kept.add_row("of these layers together", *map(_shown, measured["kept_together"].values()))
+    if "kept_balanced" in measured:
+        kept.add_row("the same, balanced", *map(_shown, measured["kept_balanced"].values()))
     console = Console()
     console.print(layers)
     console.print()

@@ -138,5 +138,8 @@ def _run(final: dict[str, Any], theta: int, percent: int) -> dict[str, Any]:
         "density": round(100 * kept / total, 4),
         "network_density": round(100 * (left - edges + kept) / final["network"]["total"], 4),
         "seconds": final["seconds"],
-        "cut": {str(each): final["kept_together"][str(each)] for each in THETAS if each < percent},
+        **{
+            told: {str(each): final[reading][str(each)] for each in THETAS if each < percent}
+            for told, reading in (("cut", "kept_together"), ("balanced", "kept_balanced"))
+        },
     }

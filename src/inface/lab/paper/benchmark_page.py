@@ -19,6 +19,9 @@ __all__ = ["Line", "benchmark_page", "lines_of"]
 
 Cells = dict[int, dict[str, Any]]
 
+# Trained once for all densities: their columns are such cuts already.
+CUT_ANYWAY = ("sgd", "proximal", "sfw-if")
+
 
 class Line(NamedTuple):
     """A line of a network's table: a method, and the cell of each density that is there."""
@@ -128,18 +131,20 @@ def _reached(lines: list[Line]) -> Iterator[str]:
 def _further(lines: list[Line]) -> Iterator[str]:
     """What is left of networks that are cut further."""
     shown = [
-        (f"{label}, trained to {percent} %", cell)
+        (f"{label}, trained to {percent} %{', balanced' * (kind == 'balanced')}", runs)
         for method, label, cells in lines
         for percent, cell in cells.items()
-        if method in ("sparse", "gradual") and any(run["cut"] for run in cell["runs"])
+        for kind in ("cut", "balanced")
+        if method not in CUT_ANYWAY and any(runs := [run[kind] for run in cell["runs"] if run.get(kind)])
     ]
     if not shown:
         return
-    cuts = sorted({int(cut) for _, cell in shown for run in cell["runs"] for cut in run["cut"]}, reverse=True)
-    yield from ["Cut further at the end, to the largest edges of all layers together, without retraining:", ""]
+    cuts = sorted({int(cut) for _, runs in shown for run in runs for cut in run}, reverse=True)
+    yield from ["Cut further at the end, without retraining, to the largest edges of all layers together; *balanced*:"]
+    yield from ['by LAMP scores, and layers keep their lengths (`hard_threshold(..., scope="balanced")`).', ""]
     yield from [line(["", *(f"{cut} %" for cut in cuts)]), "|" + "---|" * (len(cuts) + 1)]
-    for label, cell in shown:
-        found = [[run["cut"][str(cut)] for run in cell["runs"] if str(cut) in run["cut"]] for cut in cuts]
+    for label, runs in shown:
+        found = [[run[str(cut)] for run in runs if str(cut) in run] for cut in cuts]
         yield line([label, *(spread(values) if values else "" for values in found)])
     yield ""
 

@@ -69,10 +69,12 @@ def measure(
     each = kept(model, experiment, split)
     fewer = [theta for theta in THETAS if theta < 100]
     together = kept(model, experiment, split, fewer, scope="global") if len(layers) > 1 else {}
+    balanced = kept(model, experiment, split, fewer, scope="balanced") if layers else {}
     return {
         "metric": {"name": metric.name, "unit": metric.unit, "better": metric.better},
         "kept": {theta: finite(value) for theta, value in each.items()},
         "kept_together": {theta: finite(value) for theta, value in {**each, **together}.items()},
+        "kept_balanced": {theta: finite(value) for theta, value in {**each, **balanced}.items()},
         "layers": layers,
         "network": network,
         "loss": finite(score(model, experiment, split).loss),

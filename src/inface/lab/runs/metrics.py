@@ -96,9 +96,12 @@ def kept(
     experiment: Experiment,
     split: Split,
     thetas: Sequence[int] = THETAS,
-    scope: Literal["layer", "global"] = "layer",
+    scope: Literal["layer", "global", "balanced"] = "layer",
 ) -> dict[str, float]:
-    """The metric with the largest theta percent of the edges, of each constrained layer or of all of them together."""
+    """The metric with the largest theta percent of the edges, of each constrained layer or of all of them together.
+
+    The scopes are those of :func:`inface.sparsity.hard_threshold`.
+    """
     names = constrained(model, experiment)
     results = {}
     for theta in thetas:

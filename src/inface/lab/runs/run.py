@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from inface.lab.errors import ArgumentError, LabError
 from inface.lab.experiments.sources import file_in, source_of
-from inface.lab.files import read_json, read_lines, read_tensors
+from inface.lab.files import each_line, read_json, read_tensors
 
 from .settings import Settings
 
@@ -161,14 +162,18 @@ class Run:
         _check(self.summary_file, summary, SUMMARY)
         if summary["gap"] is not None:
             _check(self.summary_file, summary["gap"], GAP, "gap")
-        together = summary.get("kept_together", {})  # older runs have none
-        _check(self.summary_file, together, SUMMARY["kept"], "kept_together")
+        for reading in ("kept_together", "kept_balanced"):  # older runs have none
+            _check(self.summary_file, summary.get(reading, {}), SUMMARY["kept"], reading)
         return summary
+
+    def each_record(self) -> Iterator[dict[str, Any]]:
+        """The lines of ``metrics.jsonl``, in order, as a stream."""
+        return each_line(self.metrics_file)
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``, in order."""
-        return read_lines(self.metrics_file)
+        return list(self.each_record())
 
     @property
     def steps(self) -> list[dict[str, Any]]:
