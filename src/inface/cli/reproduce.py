@@ -24,6 +24,7 @@ __all__ = ["app"]
 app = typer.Typer(help="Reproduce the paper's tables and figures, and the benchmark.", no_args_is_help=True)
 
 NETWORKS = ("mnist-mlp", "mnist-conv", "cifar10")
+ABLATIONS = ("mnist-mlp", "cifar10", "mnist-conv", "synthetic")
 BENCHMARK = ("lenet-300-100", "lenet-5", "cifar10", "vit", *NETWORKS[:2], "resnet")
 
 
@@ -210,6 +211,66 @@ def benchmark(
         quick=quick,
     )
     _table(make, experiment, jobs, out, results, data, quick=quick, networks=BENCHMARK)
+
+
+@app.command()
+def ablations(
+    *,
+    experiment: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--experiment",
+            help="A network; may be repeated. [dim]\\[default: all; --quick: mnist-mlp][/dim]",
+            show_default=False,
+            autocompletion=one_of(*ABLATIONS),
+        ),
+    ] = None,
+    only: Only = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Final runs per line. [dim]\\[default: 3; --quick: 1][/dim]",
+            parser=whole_number,
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            help="Epochs of every run. [dim]\\[default: 25; --quick: 2][/dim]",
+            parser=whole_number,
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A version that takes minutes: two epochs, one seed.")] = False,
+    jobs: Jobs = 1,
+    out: Sweeps = Path("reproduction"),
+    results: TableFolder = Path("results"),
+    data: DataFolder = None,
+) -> None:
+    """Ablations: what the authors may have done otherwise, each change alone, beside the best setting of Table 1.
+
+    It can be killed at any moment; the same command continues. The table is written after each line.
+
+    [bold]Examples[/bold]
+
+    $ inface reproduce ablations --quick
+
+    $ inface reproduce ablations --experiment cifar10 --only baseline --only edges-2 --jobs 2
+    """
+    from inface.lab.paper.ablations import reproduce_ablations
+
+    _check_counts(seeds=seeds, epochs=epochs)
+    make = partial(
+        reproduce_ablations,
+        only=only,
+        seeds=seeds or (1 if quick else 3),
+        epochs=epochs or (2 if quick else None),
+        quick=quick,
+    )
+    _table(make, experiment, jobs, out, results, data, quick=quick, networks=ABLATIONS)
 
 
 def _table(

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-__all__ = ["EXPERIMENTS", "Activation", "MeasuredOn"]
+__all__ = ["EXPERIMENTS", "Activation", "HeldOut", "MeasuredOn"]
 
 EXPERIMENTS = (
     "mnist-mlp",
@@ -16,4 +16,5 @@ EXPERIMENTS = (
     "vit",
 )
 Activation = Literal["relu", "sigmoid"]
+HeldOut = Literal["last", "first", "random"]
 MeasuredOn = Literal["test", "validation"]

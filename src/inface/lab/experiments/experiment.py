@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Generator, Tensor, nn
 
 from inface.lab.errors import ArgumentError
 from inface.sets import Set
 
-from . import MeasuredOn
+from . import HeldOut, MeasuredOn
 
 __all__ = ["Data", "Experiment", "Metric", "Split", "accuracy", "mean_squared_error"]
 
@@ -41,7 +42,7 @@ class Split:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def __getitem__(self, rows: slice) -> Split:
+    def __getitem__(self, rows: slice | Tensor) -> Split:
         return Split(self.inputs[rows], self.targets[rows])
 
 
@@ -53,7 +54,8 @@ class Data:
         train: the training samples.
         test: the test samples, for final results.
         validation: the validation samples, for choosing settings; None to hold out training samples instead.
-        held_out: without ``validation``, the number of training samples at the end that are held out.
+        held_out: without ``validation``, the number of training samples that are held out.
+        held: which ones: the last, the first, or random ones (always the same).
         image: channels, height and width of an input; reports then draw the first layer as images.
 
     >>> import torch
@@ -69,6 +71,7 @@ class Data:
     validation: Split | None = None
     held_out: int = 0
     image: tuple[int, int, int] | None = None
+    held: HeldOut = "last"
 
     def __post_init__(self) -> None:
         if not 0 <= self.held_out < len(self.train):
@@ -82,6 +85,11 @@ class Data:
             return self.train, self.validation
         if not self.held_out:
             raise ArgumentError("has no validation data for --validate; give its Data validation= or held_out=")
+        if self.held == "first":
+            return self.train[self.held_out :], self.train[: self.held_out]
+        if self.held == "random":
+            order = torch.randperm(len(self.train), generator=Generator().manual_seed(0))
+            return self.train[order[self.held_out :]], self.train[order[: self.held_out]]
         return self.train[: -self.held_out], self.train[-self.held_out :]
 
     def first(self, samples: int | None) -> Data:

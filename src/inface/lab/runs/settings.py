@@ -225,6 +225,13 @@ class Settings:
         "of the radius and makes them positive behind activations, so that fewer nodes start dead or die early.",
         read_by=FRANK_WOLFE,
     )
+    start_edges: int = _declare(
+        Number(least=1, whole=True),
+        "Edges into each node of the constrained layers at the start, at least.",
+        default=1,
+        details="With two or more, half of them are of each sign.",
+        read_by=FRANK_WOLFE,
+    )
     momentum: float = _declare(
         Number(least=0, below=1),
         "Momentum.",

@@ -169,7 +169,11 @@ def make_model(settings: Settings, experiment: Experiment, inputs: Tensor | None
         alive = settings.init == "alive"
         example = inputs[:64] if alive and inputs is not None else None
         generator = torch.Generator().manual_seed(settings.seed)
-        inface.graph_init_(model, edges, generator=generator, alive=alive, example=example)
+        many = settings.start_edges
+        try:
+            inface.graph_init_(model, edges, generator=generator, edges=many, alive=alive, example=example)
+        except ValueError as error:
+            raise ArgumentError(f"{settings.experiment}: {error}") from None
     elif settings.method in REWIRED and settings.keep is not None:
         layers = _layers(model, experiment)
         shapes, uniform = [p.shape for p in layers], settings.distribution == "uniform"

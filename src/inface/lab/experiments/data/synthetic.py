@@ -12,8 +12,9 @@ from torch import Generator, Tensor
 from inface.lab.errors import ArgumentError, suggestion
 from inface.lab.experiments.experiment import Data, Split
 
-__all__ = ["ACTIVATIONS", "WIDTH", "Synthetic", "synthetic", "true_output"]
+__all__ = ["ACTIVATIONS", "WIDTH", "LastLayer", "Synthetic", "synthetic", "true_output"]
 
+LastLayer = Literal["gaussian", "signs"]
 WIDTH = 50
 ACTIVATIONS = {"relu": torch.relu, "sigmoid": torch.sigmoid}
 
@@ -37,6 +38,8 @@ def synthetic(
     activation: Literal["relu", "sigmoid"] = "sigmoid",
     trial: int = 0,
     samples: tuple[int, int, int] = (100_000, 20_000, 100_000),
+    normalised: bool = False,
+    last: LastLayer = "gaussian",
 ) -> Synthetic:
     """A random sparse network of 50-50-50-1 nodes without biases, and noisy data from it.
 
@@ -53,6 +56,8 @@ def synthetic(
         activation: the activation after each of the first two layers.
         trial: the seed.
         samples: the number of training, validation and test samples.
+        normalised: whether the features of every sample are scaled to norm 1.
+        last: the weights of the last layer: standard Gaussian, or +1 and -1 with equal probability.
 
     >>> made = synthetic(edges=5, samples=(100, 20, 100))
     >>> made.data.train.inputs.shape, made.data.test.targets.shape
@@ -63,7 +68,11 @@ def synthetic(
     _check(edges, snr, activation, trial, samples)
     generator = Generator().manual_seed(trial)
     truth = [_sparse(edges, generator), _sparse(edges, generator), torch.randn(1, WIDTH, generator=generator)]
+    if last == "signs":
+        truth[2] = torch.where(truth[2] < 0, -1.0, 1.0)
     features = [torch.randn(count, WIDTH, generator=generator) for count in samples]
+    if normalised:
+        features = [x / x.norm(dim=1, keepdim=True) for x in features]
     signals = [true_output(truth, x, activation) for x in features]
     deviation = (signals[0].var(correction=0) / snr).sqrt()
     train, validation, test = (
