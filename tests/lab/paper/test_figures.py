@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from inface.cli.app import run as command
 from inface.lab import Run, Settings, train
 from inface.lab.files import read_json
 from inface.lab.paper.figure_pages import boxes_page
-from inface.lab.paper.figures import Cell, CourseTask, Effort, boxes, cells, evolution, study_cell
+from inface.lab.paper.figures import Cell, CourseTask, Effort, boxes, cells, evolution, redraw, study_cell
 from inface.lab.paper.tasks import Meter
 from inface.lab.runs.setup import resolve
 
@@ -55,7 +56,7 @@ def test_a_figure_is_a_page_numbers_and_a_picture(figure):
     text = page.read_text()
     assert len([line for line in text.splitlines() if line.startswith("| 10 | 10 |")]) == 2
     assert "Medians over 3 trials" in text
-    assert "| SFW-IF is sparser than SFW | layer 1 in 0 of 0; layer 2 in 0 of 0 |" in text
+    assert "| SFW-IF is sparser than SFW | layer 1 in 0 of 0 (0 of 0); layer 2 in 0 of 0 (0 of 0) |" in text
     told = read_json(place / "results" / "figure1.json")
     assert told["command"] == COMMAND
     assert set(told["versions"]) == {"inface", "torch", "numpy", "python"}
@@ -174,14 +175,31 @@ def test_a_page_counts_what_the_paper_says_and_names_what_diverged():
         "| 5 | 10 | sfw-if | 4; 1, 10 | 2 of 3 | 6.0 | 7.0 | 0.6 |",
         "| 15 | 10 | sfw-if | 4; 1, 10 | 0 of 2: all diverged | | | |",
         "| 15 | 10 | sfw | all settings diverged | | | | |",
-        "| SFW and SFW-IF are sparser than SGD | layer 1 in 2 of 2; layer 2 in 1 of 2 |",
-        "| SFW-IF is sparser than SFW | layer 1 in 1 of 2; layer 2 in 2 of 2 |",
-        "| its lead over SFW is larger in layer 2 | in 2 of 2 |",
-        "| SFW and SFW-IF have about SGD's test error | SFW-IF 0.60 to 2.00 times SGD's; SFW 0.50 to 1.00 times SGD's |",
-        "| for m = 10 and 15 it is lower than SGD's | SFW-IF in 0 of 1, SFW in 1 of 1 |",
+        "| 5 | 10 | 1 of 1, ratio 0.50, p = 1 | 0 of 1, ratio 1.00, p = 1 | 1 of 1, ratio 0.50, p = 1 |",
+        "| 15 | 10 | - | - | - |",
+        "| 10 | 10 | 0 of 1, ratio 1.12, p = 1 | 1 of 1, ratio 0.90, p = 1 |",
+        "| SFW and SFW-IF are sparser than SGD | layer 1 in 2 of 2 (2 of 2); layer 2 in 1 of 2 (1 of 2) |",
+        "| SFW-IF is sparser than SFW | layer 1 in 1 of 2 (1 of 2); layer 2 in 2 of 2 (2 of 2) |",
+        "| its lead over SFW is larger in layer 2 | in 2 of 2 (2 of 2) |",
+        "| SFW and SFW-IF have about SGD's test error | median ratios of the cells: "
+        "SFW-IF 0.50 to 2.00 times SGD's; SFW 0.50 to 1.00 times SGD's |",
+        "| for m = 10 and 15 it is lower than SGD's | "
+        "SFW-IF in 0 of 1 (0 of 1); with p < 0.05 lower in 0 cells, higher in 0; "
+        "SFW in 1 of 1 (1 of 1); with p < 0.05 lower in 0 cells, higher in 0 |",
         "It took 1.0 minutes of CPU time, 1.5 of wall-clock time, added up over single-threaded processes, with inface 1.",
     ):
         assert line in lines
+
+
+def test_pictures_and_page_are_remade_from_the_json_file_alone(figure, tmp_path):
+    place, _, _ = figure
+    for name in ("figure1.json", "figure1.md", "figure1.svg"):
+        shutil.copy(place / "results" / name, tmp_path)
+    before = {file: (tmp_path / file).read_bytes() for file in ("figure1.md", "figure1.svg")}
+    for file in before:
+        (tmp_path / file).unlink()
+    assert redraw(tmp_path / "figure1.json") == tmp_path / "figure1.md"
+    assert {file: (tmp_path / file).read_bytes() for file in before} == before
 
 
 def test_one_trial_is_called_one_and_has_no_boxes(tmp_path):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from filelock import FileLock
 
+import inface
 from helpers.datasets import write_mnist
 from inface.cli.app import run as command
 from inface.lab.paper import beyond_page, beyond_rows, paper_page, paper_rows
@@ -17,6 +20,7 @@ from inface.lab.paper.tables import Table
 from inface.lab.runs.setup import settings_for
 from inface.lab.sweeps import Grid, Plan
 from inface.lab.sweeps.grids import applied
+from inface.sets import L1Ball
 
 
 def final(shift=0.0):
@@ -66,6 +70,33 @@ def test_the_table_has_the_papers_numbers_beside_ours():
     assert page.startswith("# Table 1, reproduced\n")
     assert set(TABLE_1) == {"mnist-mlp", "mnist-conv", "cifar10"}
     assert all(len(reported.kept) == 5 for methods in TABLE_1.values() for reported in methods.values())
+
+
+def test_the_free_layers_of_sfw_if_move_in_both_ways():
+    rows = {line.name: line for line in paper_rows("paper")}
+    assert list(rows) == ["sfw-if", "sfw-if-every", "sfw", "sgd"]
+    once, every = (settings_for("mnist-mlp", method=rows[name].method, **rows[name].given) for name in list(rows)[:2])
+    assert (once.every_gradient, every) == (False, replace(once, every_gradient=True))
+    assert rows["sfw-if"].grid == rows["sfw-if-every"].grid
+    page = paper_page({"experiments": {"mnist-mlp": {"sfw-if-every": row(), "sfw-if": row()}}})
+    assert page.index("| sfw-if | 2 |") < page.index("| sfw-if-every | 2 | 4; 1, 10 | 9.00 ± 1.41 [10.05] |")
+
+
+def test_both_ways_are_the_same_for_sfw_and_differ_for_sfw_if():
+    def weights(every, in_face):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+        groups = inface.param_groups(model, {"0.weight": L1Ball(1.0)})
+        opt = inface.FrankWolfe(groups, lr=0.1, in_face=in_face, every_gradient=every, project=True)
+        x = torch.randn(8, 4)
+        for _ in range(4):
+            opt.zero_grad()
+            model(x).square().sum().backward()
+            opt.step()
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    assert torch.equal(weights(True, None), weights(False, None))
+    assert not torch.equal(weights(True, "away"), weights(False, "away"))
 
 
 def test_runs_of_older_versions_have_one_reading_of_the_largest_edges():

@@ -23,6 +23,7 @@ from helpers.run_folders import HOSTILE, make_run
 from inface.lab.errors import ArgumentError, LabError
 from inface.lab.report import Spread, columns, compare, headline, write_report
 from inface.lab.report.edges import edges_left
+from inface.lab.report.figures import settled
 from inface.lab.report.groups import grouped, measure
 from inface.lab.report.page import command
 from inface.lab.report.palette import look
@@ -320,7 +321,7 @@ def test_the_page_has_its_table_its_figures_and_its_captions(written):
     assert len(page.all("figcaption")) == 6
     assert "SFW-IF (run sfw-if) keeps 97.1 % accuracy with 5 % of its edges" in page.words
     assert "SGD has no gap" in page.words
-    assert "thick, its running median over 21 points, about one epoch" in page.words
+    assert "the running median of the gap over 21 points, about one epoch, and the gap of each" in page.words
     assert "How to read this." in page.words
     assert "inface 0.1.0, torch 2.7.0" in page.words
     assert len(page.all("tr")) == 2 + 3
@@ -572,6 +573,29 @@ def test_sixty_runs_of_the_synthetic_experiment_make_one_page(tmp_path):
     assert len(boxes) == 2 * 3, "a row for each quantity, a column for each m"
     assert "m is the number of true edges into a node" in page.words
     assert out.stat().st_size < 5_000_000
+
+
+def test_errors_of_another_magnitude_have_an_axis_of_their_own(tmp_path):
+    runs = [
+        make_run(tmp_path / f"{snr}-{t}", options={"edges": 5, "snr": snr, "trial": t}, seed=t,
+                 kept={"100": error + t / 100}, **SYNTHETIC)
+        for snr, error in ((1.0, 2.0), (5.0, 0.6), (10.0, 0.5)) for t in range(3)
+    ]  # fmt: skip
+    page = read(write_report(runs, tmp_path / "r.html"))
+    labels = [svg["aria-label"] for svg in page.all("svg") if "box plots" in svg.get("aria-label", "")]
+    errors = [label for label in labels if label.startswith("MSE")]
+    assert ["SNR 1," in label for label in errors] == [True, False]
+    assert "SNR 5 and 10," in errors[1]
+    assert not any("SNR 1," in label for label in labels if label not in errors), "edges share one axis"
+
+
+def test_the_first_gaps_and_a_spike_do_not_set_the_axis():
+    late = [0.1, 0.2, 0.4] * 130
+    low, high = settled([[1000.0] * 20 + late, [*late[:200], 50.0, *late[200:]]])
+    assert 0.08 < low < 0.1
+    assert 0.4 < high < 0.5
+    assert settled([[3.0, 1.0]])[1] > 3.0, "a short line is shown whole"
+    assert settled([[math.nan, 0.0], []]) is None
 
 
 def test_activations_of_the_synthetic_experiment_have_a_figure_of_boxes_each(tmp_path):

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from inface.lab.experiments import Activation
 from inface.lab.experiments.experiment import Data
@@ -41,6 +41,16 @@ class Cell:
     @property
     def name(self) -> str:
         return f"{self.activation}-{self.edges}-{self.snr:g}-{self.method}"
+
+    @classmethod
+    def named(cls, name: str) -> Cell:
+        """The cell with a name.
+
+        >>> Cell.named("relu-5-10-sfw-if")
+        Cell(activation='relu', edges=5, snr=10.0, method='sfw-if')
+        """
+        activation, edges, snr, method = name.split("-", 3)
+        return cls(cast("Activation", activation), int(edges), float(snr), cast("Method", method))
 
     def settings(self, samples: int) -> Settings:
         """The settings of its networks before any are tuned."""

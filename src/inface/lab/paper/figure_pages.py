@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from inface.lab.runs.run import Run
 from inface.lab.runs.settings import FRANK_WOLFE, Method
 
 from .cells import Cell
+from .pairs import Pairs, Trial, paired, together
 from .published import METHODS
 
 __all__ = ["SAME", "boxes_page", "course_page"]
@@ -17,7 +18,12 @@ __all__ = ["SAME", "boxes_page", "course_page"]
 SAME = "sfw-same"  # the run of SFW with the settings of SFW-IF
 
 Kind = tuple[int, float]  # m and SNR
-Medians = dict[Kind, dict[Method, tuple[float, float, float]]]  # of layer 1, layer 2 and the test error
+Value = Callable[[dict[str, Any]], float]
+Trials = dict[Kind, dict[Method, list[Trial]]]
+
+BY_TRIAL = ("here, in trials (in brackets: in most trials of so many cells)",)
+PAIRS: tuple[tuple[Method, Method], ...] = (("sfw-if", "sgd"), ("sfw", "sgd"), ("sfw-if", "sfw"))
+SIGNIFICANT = 0.05
 
 
 def boxes_page(name: str, told: dict[str, Any], wanted: Sequence[Cell], picture: str | None) -> str:
@@ -33,6 +39,7 @@ def boxes_page(name: str, told: dict[str, Any], wanted: Sequence[Cell], picture:
     counts = [len(cell["trials"]) for cell in told["cells"].values()]
     trials = max(counts, default=0)
     over = f"Medians over {trials} trials" if trials != 1 else "One trial"
+    trials_of = _trials(wanted, told["cells"])
     shown = f"; box plots in [{picture}]({picture})" if picture else ""
     lines = [
         f"# {_title(name)}, reproduced: {activation}",
@@ -45,14 +52,16 @@ def boxes_page(name: str, told: dict[str, Any], wanted: Sequence[Cell], picture:
         "|---|---|---|---|---|---|---|---|",
         *(_row(cell, told["cells"][cell.name]) for cell in wanted),
         "",
-        *_beside(_claims(activation, _medians(wanted, told["cells"]))),
+        *_paired_tables(trials_of),
+        "",
+        *_beside(_claims(activation, trials_of), BY_TRIAL),
         "",
         _cost(told),
     ]
     return "\n".join(lines) + "\n"
 
 
-def course_page(name: str, told: dict[str, Any], runs: dict[str, Run], pictures: Sequence[str]) -> str:
+def course_page(name: str, told: dict[str, Any], runs: Mapping[str, Run], pictures: Sequence[str]) -> str:
     """The page of Figures 3 and 4; ``told`` is what its JSON file says."""
     lines = [
         f"# {_title(name).replace('Figure 3', 'Figures 3 and 4')}, reproduced: one instance during training",
@@ -86,14 +95,12 @@ def _row(cell: Cell, found: dict[str, Any]) -> str:
     return f"{begun} {_settings(found['best'])} | {count} | {first:.1f} | {second:.1f} | {error:.3g} |"
 
 
-def _medians(wanted: Sequence[Cell], found: dict[str, Any]) -> Medians:
-    """The medians of every kind of data, over the trials that did not diverge."""
-    medians: Medians = {}
+def _trials(wanted: Sequence[Cell], found: dict[str, Any]) -> Trials:
+    """The trials of every kind of data, by method."""
+    trials: Trials = {}
     for cell in wanted:
-        trials = [trial for trial in found[cell.name]["trials"] if trial is not None]
-        if trials:
-            medians.setdefault((cell.edges, cell.snr), {})[cell.method] = _median(trials)
-    return medians
+        trials.setdefault((cell.edges, cell.snr), {})[cell.method] = found[cell.name]["trials"]
+    return trials
 
 
 def _median(trials: list[dict[str, Any]]) -> tuple[float, float, float]:
@@ -102,37 +109,107 @@ def _median(trials: list[dict[str, Any]]) -> tuple[float, float, float]:
     return first, second, error
 
 
-def _claims(activation: str, medians: Medians) -> list[tuple[str, str]]:
-    """The paper's claims about its figure, and for how many kinds of data they hold here."""
+def _paired_tables(trials: Trials) -> list[str]:
+    """Two tables of comparisons trial by trial: of the test error, and of the non-zero edges of SFW-IF and SFW."""
+    errors = [(f"{_upper(a)} below {_upper(b)}", a, b, _error) for a, b in PAIRS]
+    edges = [(f"layer {layer + 1}", *FRANK_WOLFE, _edges(layer)) for layer in (0, 1)]
+    return [
+        "All methods train on the same trials, so we compare them trial by trial, where both finished. An entry has the",
+        "number of trials in which the first method is lower, the median over trials of the ratio of the two, and the",
+        "p-value of the two-sided sign test, not corrected for the number of comparisons. Test error:",
+        "",
+        *_paired_table(trials, errors),
+        "",
+        "Non-zero edges, SFW-IF below SFW:",
+        "",
+        *_paired_table(trials, edges),
+    ]
 
-    def so(methods: Sequence[Method], holds: Callable[..., bool], ms: Sequence[int] = (5, 10, 15)) -> str:
-        kinds = [own for (m, _), own in medians.items() if m in ms and all(method in own for method in methods)]
-        return f"{sum(holds(*(own[method] for method in methods)) for own in kinds)} of {len(kinds)}"
+
+def _paired_table(trials: Trials, columns: Sequence[tuple[str, Method, Method, Value]]) -> list[str]:
+    lines = [f"| m | SNR | {' | '.join(title for title, *_ in columns)} |", f"|---|---|{'---|' * len(columns)}"]
+    for (m, snr), own in trials.items():
+        entries = [_entry(paired(own.get(a, []), own.get(b, []), value)) for _, a, b, value in columns]
+        lines.append(f"| {m} | {snr:g} | {' | '.join(entries)} |")
+    return lines
+
+
+def _entry(pairs: Pairs | None) -> str:
+    """
+    >>> _entry(Pairs(lower=1, higher=4, count=5, ratio=1.25))
+    '1 of 5, ratio 1.25, p = 0.38'
+    """
+    if pairs is None:
+        return "-"
+    p = f"= {pairs.p:.2g}" if pairs.p >= 0.001 else "< 0.001"
+    return f"{pairs.lower} of {pairs.count}, ratio {pairs.ratio:.2f}, p {p}"
+
+
+def _claims(activation: str, trials: Trials) -> list[tuple[str, str]]:
+    """The paper's claims about its figure, and in how many trials they hold here."""
+
+    def so(methods: Sequence[Method], holds: Callable[..., bool]) -> str:
+        cells = [together(*(own.get(method, []) for method in methods)) for own in trials.values()]
+        counts = [(sum(holds(*trial) for trial in cell), len(cell)) for cell in cells if cell]
+        most = sum(2 * held > count for held, count in counts)
+        return f"{sum(held for held, _ in counts)} of {sum(count for _, count in counts)} ({most} of {len(counts)})"
 
     both = FRANK_WOLFE
-    sparser = [so(METHODS, lambda a, b, c, i=i: max(a[i], b[i]) < c[i]) for i in (0, 1)]
-    inner = [so(both, lambda a, b, i=i: a[i] < b[i]) for i in (0, 1)]
+    layers = [_edges(layer) for layer in (0, 1)]
+    sparser = [so(METHODS, lambda a, b, c, n=n: max(n(a), n(b)) < n(c)) for n in layers]
+    inner = [so(both, lambda a, b, n=n: n(a) < n(b)) for n in layers]
     sigmoid = activation == "sigmoid"
-    more = so(both, lambda a, b: (b[1] - a[1] > b[0] - a[0]) == sigmoid)
+    larger, smaller = reversed(layers) if sigmoid else layers
+    more = so(both, lambda a, b: larger(b) - larger(a) > smaller(b) - smaller(a))
     claims = [
         ("SFW and SFW-IF are sparser than SGD", _layers(sparser)),
         (f"SFW-IF is sparser than SFW{'' if sigmoid else ', but not in layer 2'}", _layers(inner)),
         (f"its lead over SFW is larger in layer {2 if sigmoid else 1}", f"in {more}"),
-        ("SFW and SFW-IF have about SGD's test error", _ratios(medians)),
+        ("SFW and SFW-IF have about SGD's test error", _ratios(trials)),
     ]
     if sigmoid:
-        less = [so((method, "sgd"), lambda a, b: a[2] < b[2], (10, 15)) for method in both]
-        claims.append(("for m = 10 and 15 it is lower than SGD's", f"SFW-IF in {less[0]}, SFW in {less[1]}"))
+        less = "; ".join(_below_sgd(trials, method) for method in both)
+        claims.append(("for m = 10 and 15 it is lower than SGD's", less))
     return claims
 
 
-def _ratios(medians: Medians) -> str:
+def _ratios(trials: Trials) -> str:
+    """The range over the cells of the median ratio to SGD's error in the same trial."""
     told = []
     for method in FRANK_WOLFE:
-        found = [own[method][2] / own["sgd"][2] for own in medians.values() if method in own and "sgd" in own]
+        pairs = [paired(own.get(method, []), own.get("sgd", []), _error) for own in trials.values()]
+        found = [each.ratio for each in pairs if each is not None]
         if found:
-            told.append(f"{method.upper()} {min(found):.2f} to {max(found):.2f} times SGD's")
-    return "; ".join(told) or "not measured"
+            told.append(f"{_upper(method)} {min(found):.2f} to {max(found):.2f} times SGD's")
+    return f"median ratios of the cells: {'; '.join(told)}" if told else "not measured"
+
+
+def _below_sgd(trials: Trials, method: Method) -> str:
+    """Where the error is lower than SGD's for m = 10 and 15.
+
+    The p-values stay those of single cells: one true network may serve several cells, so trials cannot be pooled.
+    """
+    found = [paired(own.get(method, []), own.get("sgd", []), _error) for (m, _), own in trials.items() if m != 5]
+    cells = [pairs for pairs in found if pairs is not None]
+    most = sum(2 * pairs.lower > pairs.count for pairs in cells)
+    clear = [pairs for pairs in cells if pairs.p < SIGNIFICANT]
+    lower = sum(pairs.lower > pairs.higher for pairs in clear)
+    return (
+        f"{_upper(method)} in {sum(pairs.lower for pairs in cells)} of {sum(pairs.count for pairs in cells)} "
+        f"({most} of {len(cells)}); with p < {SIGNIFICANT:g} lower in {lower} cells, higher in {len(clear) - lower}"
+    )
+
+
+def _error(trial: dict[str, Any]) -> float:
+    return float(trial["mse"])
+
+
+def _edges(layer: int) -> Value:
+    return lambda trial: float(trial["edges"][layer])
+
+
+def _upper(method: Method) -> str:
+    return method.upper()
 
 
 def _layers(counts: Sequence[str]) -> str:
@@ -144,7 +221,7 @@ def _layers(counts: Sequence[str]) -> str:
 COURSES = ("with the settings chosen for each", "with SFW-IF's settings for both")
 
 
-def _course_claims(runs: dict[str, Run]) -> list[tuple[str, ...]]:
+def _course_claims(runs: Mapping[str, Run]) -> list[tuple[str, ...]]:
     """The paper's claims about its instance, and at how many points of the series they hold here."""
     found = [_compared(runs["sfw-if"], runs[other]) for other in ("sfw", SAME)]
     claims = ("SFW-IF is sparser than SFW all the way", "its gap seems to fall faster")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from inface.version import versions
 
 from .cells import QUICK, Cell, CellTask, Effort, cells, study_cell
 from .figure_pages import SAME, boxes_page, course_page
+from .stored import stored_courses, stored_trials
 from .tasks import Meter, TaskProgress, carry_out
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
     from inface.lab.report.svg import Panel
 
-__all__ = ["QUICK", "Cell", "Effort", "boxes", "cells", "evolution", "study_cell"]
+__all__ = ["QUICK", "Cell", "Effort", "boxes", "cells", "evolution", "redraw", "study_cell"]
+
+LABELS = {"sfw": "SFW", "sfw-if": "SFW-IF", SAME: "SFW with the settings of SFW-IF"}
 
 Show = Callable[[str, TaskProgress], None]
 
@@ -68,16 +71,8 @@ def boxes(
         **_cost(found.values()),
         "cells": {cell: _short(result) for cell, result in found.items()},
     }
-    runs = [
-        Run(out / name / cell / f"trial-{number}")
-        for cell, result in found.items()
-        for number, trial in enumerate(result["trials"])
-        if trial is not None
-    ]
-    drawn = _draw_boxes(runs, results / f"{name}.svg")
     write_json(results / f"{name}.json", told)
-    write_text(results / f"{name}.md", boxes_page(name, told, wanted, f"{name}.svg" if drawn else None))
-    return results / f"{name}.md"
+    return redraw(results / f"{name}.json")
 
 
 def evolution(
@@ -132,11 +127,31 @@ def evolution(
             for who, run in runs.items()
         },
     }
-    names = {"gap": f"{name}.svg", "nonzeros": f"figure4{suffix}.svg"}
-    pictures = _draw_courses(list(runs.values()), out / name, results, names)
     write_json(results / f"{name}.json", told)
-    write_text(results / f"{name}.md", course_page(name, told, runs, pictures))
-    return results / f"{name}.md"
+    return redraw(results / f"{name}.json")
+
+
+def redraw(file: Path) -> Path:
+    """Draw a figure and write its page, from its JSON file alone; return the page.
+
+    Args:
+        file: ``figure1.json``, ``figure2.json`` or ``figure3.json``, as the commands write them.
+
+    >>> redraw(Path("no-such-folder/figure1.json"))
+    Traceback (most recent call last):
+    inface.lab.errors.LabError: no-such-folder/figure1.json: cannot be read: No such file or directory
+    """
+    told = read_json(file)
+    page = file.with_suffix(".md")
+    if "cells" in told:
+        drawn = _draw_boxes(stored_trials(told), file.with_suffix(".svg"))
+        wanted = [Cell.named(name) for name in told["cells"]]
+        text = boxes_page(file.stem, told, wanted, f"{file.stem}.svg" if drawn else None)
+    else:
+        runs = stored_courses(told)
+        text = course_page(file.stem, told, runs, _draw_courses(runs, file))
+    write_text(page, text)
+    return page
 
 
 @dataclass(frozen=True)
@@ -190,7 +205,7 @@ def _studied(
     return {task.name: read_json(task.file) for task in tasks}
 
 
-def _draw_boxes(runs: list[Run], file: Path) -> bool:
+def _draw_boxes(runs: Sequence[Run], file: Path) -> bool:
     """Draw box plots of the methods, with whatever settings were chosen; return whether there are enough trials."""
     from inface.lab.report.boxes import boxes as drawings
     from inface.lab.report.groups import grouped, measure, method_name
@@ -218,15 +233,25 @@ def _in_decades(panel: Panel) -> Panel:
     return replace(panel, draw=draw)
 
 
-def _draw_courses(runs: list[Run], folder: Path, results: Path, names: dict[str, str]) -> list[str]:
-    """Write the report of the runs, and copy some of its figures under the given names."""
-    from inface.lab.report import write_report
+def _draw_courses(runs: Mapping[str, Run], file: Path) -> list[str]:
+    """Draw the gap (Figure 3) and the non-zeros (Figure 4) beside their JSON file; return the names of the pictures."""
+    from inface.lab.report.figures import gap_figure, nonzeros_figure
+    from inface.lab.report.groups import grouped
+    from inface.lab.report.series import course
+    from inface.lab.report.svg import save
 
-    write_report(runs, folder / "report.html", figures=folder / "figures", formats=("svg",))
-    for picture, name in names.items():
-        source = folder / "figures" / f"synthetic-{picture}.svg"
-        write_text(results / name, source.read_text(encoding="utf-8"))
-    return list(names.values())
+    groups = [replace(group, label=LABELS[group.runs[0].path.name]) for group in grouped(runs.values())]
+    courses = {id(run): course(run) for run in runs.values()}
+    pictures = {
+        file.stem: gap_figure(groups, courses),
+        file.stem.replace("figure3", "figure4"): nonzeros_figure(groups, courses),
+    }
+    found = []
+    for name, drawing in pictures.items():
+        if drawing is not None:
+            save(replace(drawing, name=name), file.parent, ("svg",))
+            found.append(f"{name}.svg")
+    return found
 
 
 def _short(result: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +260,7 @@ def _short(result: dict[str, Any]) -> dict[str, Any]:
     return {**result, "tried": [tried for tried in result["tried"] if tried["epochs"] == last]}
 
 
-def _thinned(records: list[Record], most: int = 250) -> list[Record]:
+def _thinned(records: list[Record], most: int = 500) -> list[Record]:
     """At most ``most`` records of a series, evenly spaced."""
     return records[:: -(-len(records) // most) or 1]
 

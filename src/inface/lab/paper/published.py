@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from inface.lab.runs.settings import Method
 
-__all__ = ["EPOCHS", "LENETS", "METHODS", "TABLE_1", "Compressed", "Reported"]
+__all__ = ["EPOCHS", "LENETS", "LINES", "METHODS", "TABLE_1", "Compressed", "Reported"]
 
 
 EPOCHS = 25
 METHODS: tuple[Method, ...] = ("sfw-if", "sfw", "sgd")
+# The lines of our Table 1, and the line of the paper's that each is compared with.
+LINES: dict[str, Method] = {"sfw-if": "sfw-if", "sfw-if-every": "sfw-if", "sfw": "sfw", "sgd": "sgd"}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from inface.lab.runs.settings import Method
 from inface.lab.sweeps import Grid, paper_grid, quick_grid
 
-from .published import METHODS
+from .published import LINES
 
 __all__ = ["GridName", "Row", "beyond_rows", "corner", "paper_rows"]
 
@@ -28,7 +28,6 @@ class Row:
         given: fixed settings of every run.
         thetas: for each of these percentages of edges, a winner is chosen by its accuracy.
         pruning: whether bad settings are stopped early.
-        first_rung: the epochs of the first rung of successive halving; None for the default of a sweep.
         part: the part of the paper's grid that is tried.
         together: whether ``thetas`` are of all constrained layers together, not of each.
     """
@@ -40,7 +39,6 @@ class Row:
     given: Mapping[str, Any] = field(default_factory=dict)
     thetas: tuple[int, ...] = (100,)
     pruning: bool = True
-    first_rung: int | None = None
     part: GridName = "paper"
     together: bool = False
 
@@ -52,23 +50,25 @@ class Row:
 def paper_rows(grid: GridName) -> list[Row]:
     """Table 1: the paper's methods, with its grid or a part of it.
 
-    Small grids are trained without halving, which would compare the first settings with almost none. SGD is trained
-    with three seeds: with the largest steps short of divergence, a network may be the best or fail.
+    SFW-IF is there twice: in Algorithm 1 the free layers move once per iteration, in the authors' code with every
+    gradient. SFW has one gradient per iteration, so that both are the same.
+
+    Small grids are trained without halving. SGD is trained with three seeds: with the largest steps short of divergence, a network may be the best or fail.
 
     >>> [(row.name, len(row.grid.points()), row.pruning) for row in paper_rows("paper")]
-    [('sfw-if', 200, True), ('sfw', 200, True), ('sgd', 24, False)]
+    [('sfw-if', 200, True), ('sfw-if-every', 200, True), ('sfw', 200, True), ('sgd', 24, False)]
     >>> [(row.folder, len(row.grid.points())) for row in paper_rows("coarse")]
-    [('sfw-if-coarse', 32), ('sfw-coarse', 32), ('sgd-coarse', 12)]
+    [('sfw-if-coarse', 32), ('sfw-if-every-coarse', 32), ('sfw-coarse', 32), ('sgd-coarse', 12)]
     """
     make = {"paper": paper_grid, "coarse": _coarse_grid, "quick": quick_grid}[grid]
-    rung = 1 if grid == "coarse" else None
     rows = []
-    for method in METHODS:
+    for name, method in LINES.items():
         tried = make(method, 2)
         many = len(tried.points()) >= 10
         if method == "sgd" and grid != "quick":
             tried = Grid({**tried.axes, "seed": [0, 1, 2]})
-        rows.append(Row(method, method, method, tried, pruning=many, first_rung=rung, part=grid))
+        given = {"every_gradient": True} if name == "sfw-if-every" else {}
+        rows.append(Row(name, name, method, tried, given, pruning=many, part=grid))
     return rows
 
 

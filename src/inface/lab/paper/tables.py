@@ -226,7 +226,6 @@ class Table:
             also=row.thetas[1:],
             seeds=self.seeds,
             data=self.data,
-            first_rung=row.first_rung,
             together=row.together,
         )
         if self.merge is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inface.lab.runs.run import Run
@@ -15,7 +16,7 @@ from .svg import Drawing, Key, Panel, plain
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["boxes"]
+__all__ = ["boxes", "magnitudes"]
 
 Quantity = tuple[str, str, Callable[[Run], float]]
 
@@ -39,9 +40,11 @@ def _synthetic(groups: Sequence[Group], quantities: list[Quantity]) -> list[Draw
     for index, rest in enumerate(dict.fromkeys(_rest(group) for group in groups)):
         members = [group for group in groups if _rest(group) == rest]
         edges = sorted({group.options["edges"] for group in members}, key=sortable)
+        labels = list(dict.fromkeys(group.label for group in members))
         panels = [
-            _by_snr([group for group in members if group.options["edges"] == m], m, *quantity)
+            _by_snr([group for group in members if group.options["edges"] == m], labels, m, band, *quantity)
             for quantity in quantities
+            for band in _bands(members, quantity)
             for m in edges
         ]
         title = "Over trials" + (f": {rest}" if rest else "")
@@ -49,6 +52,36 @@ def _synthetic(groups: Sequence[Group], quantities: list[Quantity]) -> list[Draw
         name = f"trials-{index + 1}" if index else "trials"
         found.append(Drawing(name, title, caption, panels, _keys(members), len(edges)))
     return found
+
+
+def magnitudes(typical: Mapping[Any, float], factor: float = 2.0) -> list[list[Any]]:
+    """Split keys wherever neighbours have values that differ by more than a factor.
+
+    >>> magnitudes({1: 0.9, 5: 0.26, 10: 0.19})
+    [[1], [5, 10]]
+    """
+    bands: list[list[Any]] = []
+    for key, value in typical.items():
+        other = typical[bands[-1][-1]] if bands else math.nan
+        apart = min(value, other) > 0 and max(value, other) > factor * min(value, other)
+        if apart or not bands:
+            bands.append([key])
+        else:
+            bands[-1].append(key)
+    return bands
+
+
+def _bands(groups: Sequence[Group], quantity: Quantity) -> list[list[Any]]:
+    """The SNRs that can share an axis: noise adds to the error, so an SNR of 1 would squeeze the others."""
+    _, axis, value = quantity
+    ratios = sorted({group.options["snr"] for group in groups}, key=sortable)
+    if "edges" in axis:
+        return [ratios]
+    typical = {}
+    for ratio in ratios:
+        found = [value(run) for group in groups if group.options["snr"] == ratio for run in group.finished]
+        typical[ratio] = statistics.median([each for each in found if math.isfinite(each)] or [math.nan])
+    return magnitudes(typical)
 
 
 def _quantities(groups: Sequence[Group], metric: Measure) -> list[Quantity]:
@@ -88,26 +121,39 @@ def _by_group(groups: Sequence[Group], title: str, axis: str, value: Callable[[R
     return Panel(draw, f"{axis}: box plots over trials of {', '.join(g.label for g in groups)}", (3.3, height))
 
 
-def _by_snr(groups: Sequence[Group], m: Any, title: str, axis: str, value: Callable[[Run], float]) -> Panel:
-    ratios = sorted({group.options["snr"] for group in groups}, key=sortable)
-    labels = list(dict.fromkeys(group.label for group in groups))
+def _by_snr(
+    groups: Sequence[Group],
+    labels: Sequence[str],
+    m: Any,
+    ratios: Sequence[Any],
+    title: str,
+    axis: str,
+    value: Callable[[Run], float],
+) -> Panel:
+    """The box plots of some SNRs; the title names them unless they are all."""
+    everything = len(ratios) == len({group.options["snr"] for group in groups})
+    which = "" if everything else f", SNR {' and '.join(shown(ratio) for ratio in ratios)}"
 
     def draw(axes: Axes) -> None:
         width = 0.8 / len(labels)
         for group in groups:
+            if group.options["snr"] not in ratios:
+                continue
             shift = (labels.index(group.label) - (len(labels) - 1) / 2) * width
             place = ratios.index(group.options["snr"]) + shift
             _box(axes, [value(run) for run in group.finished], place, look(group, groups).colour, 0.8 * width)
         axes.set_xticks(range(len(ratios)), [plain(shown(ratio), 12) for ratio in ratios])
-        axes.set_xlim(-0.5, len(ratios) - 0.5)
+        room = 0.5 if len(ratios) > 1 else 1.0
+        axes.set_xlim(-room, len(ratios) - 1 + room)
         axes.set_xlabel("signal-to-noise ratio (SNR)")
         axes.set_ylabel(plain(axis.partition(", layer")[0], 28))
-        axes.set_title(plain(f"{title}, m = {shown(m)}", 30))
+        axes.set_title(plain(f"{title}, m = {shown(m)}{which}", 34))
         axes.grid(visible=False, axis="x")
         if "edges" in axis:
             axes.set_ylim(bottom=0)
 
-    return Panel(draw, f"{axis}: box plots over trials against SNR for m = {shown(m)}, {', '.join(labels)}", (3.4, 2.8))
+    words = f"{axis}: box plots over trials against SNR for m = {shown(m)}{which}, {', '.join(labels)}"
+    return Panel(draw, words, (3.4, 2.8))
 
 
 def _box(axes: Axes, values: list[float], place: float, colour: str, width: float, *, across: bool = False) -> None:

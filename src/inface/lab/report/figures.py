@@ -24,7 +24,7 @@ from .weights import first_layer
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["figures"]
+__all__ = ["figures", "gap_figure", "nonzeros_figure", "settled"]
 
 WINDOW = 21  # points of a running median
 
@@ -42,8 +42,8 @@ def figures(groups: Sequence[Group], rows: Sequence[Comparison], prefix: str) ->
     several = len({group.problem for group in groups}) > 1  # then box plots show all of them at once
     found = [
         *([first_layer(rows), *trials, *shares] if several else [*shares, first_layer(rows)]),
-        _gap(groups, courses),
-        _nonzeros(groups, courses),
+        gap_figure(groups, courses),
+        nonzeros_figure(groups, courses),
         _progress(groups, metric, courses),
         *([] if several else trials),
     ]
@@ -79,7 +79,8 @@ def _kept(groups: Sequence[Group], metric: Measure) -> Drawing | None:
     )
 
 
-def _nonzeros(groups: Sequence[Group], courses: Mapping[int, Course]) -> Drawing | None:
+def nonzeros_figure(groups: Sequence[Group], courses: Mapping[int, Course]) -> Drawing | None:
+    """The non-zeros of each layer during training; ``courses`` has the series of each run, by its id."""
     names = dict.fromkeys(name for found in courses.values() for name in found.nonzeros)
     panels: list[list[Panel]] = []
     for index, name in enumerate(_in_order(list(names), groups), 1):
@@ -112,12 +113,15 @@ def _nonzeros(groups: Sequence[Group], courses: Mapping[int, Course]) -> Drawing
     )
 
 
-def _gap(groups: Sequence[Group], courses: Mapping[int, Course]) -> Drawing | None:
+def gap_figure(groups: Sequence[Group], courses: Mapping[int, Course]) -> Drawing | None:
+    """The gap during training, smoothed and raw; ``courses`` has the series of each run, by its id."""
+
     def series(run: Run) -> Series:
         x, y = courses[id(run)].gap
         return x, positive(y)
 
     def finish(axes: Axes) -> None:
+        _zoom(axes)
         logarithmic(axes)
         axes.set_xlabel("gradients")
         axes.set_ylabel("modified Frank-Wolfe gap")
@@ -126,19 +130,26 @@ def _gap(groups: Sequence[Group], courses: Mapping[int, Course]) -> Drawing | No
         return f"modified Frank-Wolfe gap against gradients{problem}, {who}"
 
     having = [group for group in groups if any(_finite(series(run)) for run in group.runs)]
-    panels = _panels(having, lambda run: _calm(series(run)), finish, words, thin=series)
+    smoothed = _panels(
+        having,
+        lambda run: _calm(series(run)),
+        finish,
+        lambda who, problem: f"running median of the {words(who, problem)}",
+        title=f"Running median over {WINDOW} points",
+    )
+    raw = _panels(having, series, finish, words, title="Each mini-batch gradient", raw=True)
     methods = {group.method for group in having}
     without = list(dict.fromkeys(method_name(group.method) for group in groups if group.method not in methods))
     none = f" {' and '.join(without)} {'has' if len(without) == 1 else 'have'} no gap." if without else ""
-    if not panels:
-        return None
-    return Drawing(
+    return _grid(
         "gap",
         "Modified Frank-Wolfe gap during training",
-        "How far the network is from a stationary point: thin, the gap of each mini-batch gradient; thick, its running "
-        f"median over {WINDOW} points{'' if _thinned(courses) else ', about one epoch'}."
-        f"{_means(having)}{_thinned(courses)} The gap is zero exactly at stationary points.{none}",
-        panels,
+        "How far the network is from a stationary point: the running median of the gap over "
+        f"{WINDOW} points{'' if _thinned(courses) else ', about one epoch'}, and the gap of each mini-batch gradient. "
+        "An axis shows the range after the first twentieth of the training, without the outermost percent of the "
+        f"values; an arrow names the highest one beyond it.{_means(having)}{_thinned(courses)} The gap is zero exactly "
+        f"at stationary points.{none}",
+        [smoothed, raw],
         _keys(having),
     )
 
@@ -186,10 +197,10 @@ def _panels(
     words: Callable[[str, str], str],
     *,
     title: str = "",
-    thin: Callable[[Run], Series] | None = None,
+    raw: bool = False,
     markers: bool = False,
 ) -> list[Panel]:
-    """One panel per problem, with one line per run and a thick line for the mean of each group."""
+    """One panel per problem, with one line per run and, unless ``raw``, a thick line for the mean of each group."""
     problems = list(dict.fromkeys(group.problem for group in groups))
     panels = []
     for problem in problems:
@@ -200,7 +211,7 @@ def _panels(
 
         def draw(axes: Axes, members: list[Group] = members, problem: str = problem) -> None:
             for group in members:
-                _lines(axes, group, look(group, groups), series, thin, markers=markers)
+                _lines(axes, group, look(group, groups), series, raw=raw, markers=markers)
             finish(axes)
             heading = ", ".join(part for part in (title, problem if len(problems) > 1 else "") if part)
             if heading:
@@ -211,21 +222,15 @@ def _panels(
     return panels
 
 
-def _lines(
-    axes: Axes,
-    group: Group,
-    style: Look,
-    series: Callable[[Run], Series],
-    thin: Callable[[Run], Series] | None,
-    *,
-    markers: bool,
-) -> None:
+def _lines(axes: Axes, group: Group, style: Look, series: Callable[[Run], Series], *, raw: bool, markers: bool) -> None:
     limit = max(60, 3000 // len(group.runs))
-    light = thin or (series if len(group.runs) > 1 else None)
-    if light is not None:
+    if raw or len(group.runs) > 1:
         for run in group.runs:
-            x, y = _decimated(light(run), limit)
-            axes.plot(x, y, color=style.colour, linewidth=0.7, alpha=0.42, zorder=1.5)
+            x, y = _decimated(series(run), limit)
+            line = dashes(style.dash) if raw else "-"
+            axes.plot(x, y, color=style.colour, linewidth=0.7, linestyle=line, alpha=0.5, zorder=1.5)
+    if raw:
+        return
     x, y = _decimated(_mean([series(run) for run in group.finished or group.runs]), 600)
     axes.plot(
         x,
@@ -237,6 +242,38 @@ def _lines(
         markersize=4.5,
         zorder=3,
     )
+
+
+def _zoom(axes: Axes) -> None:
+    """Fit the vertical axis to what is drawn once training has settled, and name the highest value beyond it."""
+    import numpy as np
+
+    lines = [np.asarray(line.get_xydata(), dtype=float) for line in axes.get_lines()]
+    limits = settled([line[:, 1].tolist() for line in lines])
+    if limits is None:
+        return
+    axes.set_ylim(*limits)
+    highest, place = max((float(y), float(x)) for line in lines for x, y in line if y > 0)
+    if highest > limits[1]:
+        axes.text(place, 0.99, f"  ↑ {highest:.4g}", transform=axes.get_xaxis_transform(), va="top", fontsize=8)
+
+
+def settled(lines: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+    """The limits of a logarithmic axis: without the first twentieth of each line and the outermost percent of the rest.
+
+    The first gaps are a thousand times the last. They would squeeze everything else.
+
+    >>> low, high = settled([[900.0, 800.0, *[1.0, 2.0] * 19]])
+    >>> 0.9 < low < 1 and 2 < high < 2.2
+    True
+    """
+    late = sorted(value for line in lines for value in line[len(line) // 20 :] if math.isfinite(value) and value > 0)
+    if not late:
+        return None
+    cut = len(late) // 100
+    low, high = late[cut], late[-1 - cut]
+    margin = max(1.05, (high / low) ** 0.05)
+    return low / margin, high * margin
 
 
 def _calm(line: Series) -> Series:

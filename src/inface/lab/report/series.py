@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from inface.lab.files import each_line
 from inface.lab.runs.run import Run
 
 from .groups import mapping, number
@@ -84,7 +83,7 @@ def course(run: Run) -> Course:
     steps: Thinned[dict[str, Any]] = Thinned()
     epochs: Thinned[dict[str, Any]] = Thinned()
     kinds = {"step": steps, "epoch": epochs}
-    for record in each_line(run.metrics_file):
+    for record in run.each_record():
         kind = record.get("kind")
         if isinstance(kind, str) and kind in kinds:
             kinds[kind].add(record)
