@@ -62,11 +62,17 @@ def grow(layer: PathLayer, density: float) -> None:
     used = layer.unit.set.in_use(x)
     known = torch.isfinite(m) if used is None else torch.isfinite(m) & used
     m = torch.where(known, m, 0)
-    outwards = float(-(m * x).sum() / (m.norm() * x.norm()).clamp(min=torch.finfo(x.dtype).tiny))
+    outwards = -_cosine(m, x)
     full = float(layer.unit.set.block_norm(x).sum()) > FULL * path["budget"] * density**0.5
     if full and outwards > OUTWARDS:
         hundredths = 100 * path["every"] / (path["steps"] * (path["end"] - path["begin"]))
         path["budget"] *= GROWTH ** (min(1.0, hundredths) * (outwards - OUTWARDS) / (1 - OUTWARDS))
+
+
+def _cosine(m: Tensor, x: Tensor) -> float:
+    """Of two tensors whose squares may be too small for a number: deep networks have such gradients."""
+    m, x = (each.flatten() / each.abs().max().clamp(min=torch.finfo(each.dtype).tiny) for each in (m, x))
+    return float(torch.nn.functional.cosine_similarity(m, x, dim=0))
 
 
 def share(layer: PathLayer, density: float, *, shrink: bool = True) -> None:
