@@ -1,6 +1,7 @@
 """Relative steps: how long a step is does not change when the loss, a layer or a radius is rescaled.
 
-A group with ``relative=c`` has no smoothness constant. With ``s = c * lr`` (on a path of densities at most 0.03, times a warm-up):
+A group with ``relative=c`` has no smoothness constant. With ``s = c * lr`` (on a path of densities at most 0.06, or 0.042 with
+scaled gradients, times a warm-up):
 
 * a Frank-Wolfe step, and an in-face step along a direction, use ``C = 10 E[gap] / s``, where ``E[gap]`` is a running mean over
   the blocks and the steps of the group: on average a step goes the part ``s / 10`` of the way to its vertex, and no block
@@ -27,6 +28,7 @@ from torch import Tensor
 from .dtensors import total
 from .paths import Path, warm_up
 from .sets.base import can_look, computable, number, wide
+from .types import Free
 from .units import Unit
 
 __all__ = ["AUTO", "NUMBERS", "StepSize", "begin", "keep_gap", "step_size"]
@@ -44,8 +46,9 @@ AUTO = 0.03
 # How much of the running means a new number replaces.
 GRADIENT, GAP = 0.02, 0.1
 
-# On a path of densities no step is longer, whatever a scheduler makes of lr: networks without normalisation die of 6 %.
-LONGEST = 0.03
+# On a path of densities no step is longer, whatever a scheduler makes of lr: deep networks without normalisation die of
+# more. Steps along gradients that are scaled as Adam scales them change all weights alike, so that less is too much.
+LONGEST: dict[Free, float] = {"sgd": 0.06, "adamw": 0.042}
 
 # Nor does a network that has learnt its data by heart, and has nothing but noise for gradients, move on at full length:
 # against its gradients a step grows to so many times of what it was when they were largest.
@@ -80,9 +83,8 @@ def step_size(
     """
     length = group["relative"] * group["lr"]
     if group["path"] is not None:
-        length = (length.clamp(max=LONGEST) if isinstance(length, Tensor) else min(length, LONGEST)) * warm_up(
-            group["path"]
-        )
+        most = LONGEST["adamw" if group["precondition"] else "sgd"]
+        length = (length.clamp(max=most) if isinstance(length, Tensor) else min(length, most)) * warm_up(group["path"])
     if state["phase"] and group["in_face"] == "projected":
         if norms is None:
             size, norm = _norm(unit, x, x), _norm(unit, g, x)

@@ -25,9 +25,9 @@ from .warning import Place, here, warn_at
 
 __all__ = ["Free", "chosen_layers", "sparse_optimizer"]
 
-# The learning rates at which constrained layers move by 3 % of their own length in a step. Below, the length falls with the
-# root of lr: relative steps know the size of gradients already, so they need less of the correction that lr is.
-USUAL_LR: dict[str, float] = {"sgd": 0.1, "adamw": 0.003}
+# The learning rates at which constrained layers take the longest steps. Below, the length falls with the root of lr:
+# relative steps know the size of gradients already, so they need less of the correction that lr is.
+FAST_LR: dict[Free, float] = {"sgd": 0.2, "adamw": 0.006}
 
 
 # One gradient in ten brings back edges, the others train those that are there.
@@ -100,7 +100,7 @@ def sparse_optimizer(
     names = {name for pool in found.values() for name in pool[1]}
     groups: list[dict[str, Any]] = []
     shared, every_node = [], []
-    relative = min(LONGEST, LONGEST * math.sqrt(float(lr) / USUAL_LR[free])) / float(lr)
+    relative = LONGEST[free] * min(1.0, math.sqrt(float(lr) / FAST_LR[free])) / float(lr)
     for pool, (share, members) in found.items():
         _check_members(share, members)
         for name, layer in members.items():
