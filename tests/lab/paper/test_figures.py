@@ -181,11 +181,15 @@ def test_a_page_counts_what_the_paper_says_and_names_what_diverged():
         "| SFW and SFW-IF are sparser than SGD | layer 1 in 2 of 2 (2 of 2); layer 2 in 1 of 2 (1 of 2) |",
         "| SFW-IF is sparser than SFW | layer 1 in 1 of 2 (1 of 2); layer 2 in 2 of 2 (2 of 2) |",
         "| its lead over SFW is larger in layer 2 | in 2 of 2 (2 of 2) |",
-        "| SFW and SFW-IF have about SGD's test error | median ratios of the cells: "
-        "SFW-IF 0.50 to 2.00 times SGD's; SFW 0.50 to 1.00 times SGD's |",
-        "| for m = 10 and 15 it is lower than SGD's | "
-        "SFW-IF in 0 of 1 (0 of 1); with p < 0.05 lower in 0 cells, higher in 0; "
-        "SFW in 1 of 1 (1 of 1); with p < 0.05 lower in 0 cells, higher in 0 |",
+        (
+            "| SFW and SFW-IF have about SGD's test error | median ratios of the cells: "
+            "SFW-IF 0.50 to 2.00 times SGD's; SFW 0.50 to 1.00 times SGD's |"
+        ),
+        (
+            "| for m = 10 and 15 it is lower than SGD's | "
+            "SFW-IF in 0 of 1 (0 of 1); with p < 0.05 lower in 0 cells, higher in 0; "
+            "SFW in 1 of 1 (1 of 1); with p < 0.05 lower in 0 cells, higher in 0 |"
+        ),
         "It took 1.0 minutes of CPU time, 1.5 of wall-clock time, added up over single-threaded processes, with inface 1.",
     ):
         assert line in lines

@@ -112,7 +112,8 @@ def _median(trials: list[dict[str, Any]]) -> tuple[float, float, float]:
 def _paired_tables(trials: Trials) -> list[str]:
     """Two tables of comparisons trial by trial: of the test error, and of the non-zero edges of SFW-IF and SFW."""
     errors = [(f"{_upper(a)} below {_upper(b)}", a, b, _error) for a, b in PAIRS]
-    edges = [(f"layer {layer + 1}", *FRANK_WOLFE, _edges(layer)) for layer in (0, 1)]
+    ours, plain = FRANK_WOLFE
+    edges = [(f"layer {layer + 1}", ours, plain, _edges(layer)) for layer in (0, 1)]
     return [
         "All methods train on the same trials, so we compare them trial by trial, where both finished. An entry has the",
         "number of trials in which the first method is lower, the median over trials of the ratio of the two, and the",
