@@ -19,6 +19,7 @@ NETWORKS = ("mnist-mlp", "cifar10", "mnist-conv", "synthetic")
 DEFAULT = (4.0, (1.0, 10.0))  # L and radii: the winner of the paper's grid for mnist-mlp, and for synthetic below
 SYNTHETIC = {"edges": 10, "snr": 5.0}
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "every": ("free layers move with every gradient", {"every_gradient": True}),
     "edges-2": ("two edges per node at the start", {"start_edges": 2}),
     "held-first": ("the first images held out, not the last", {"options": {"held": "first"}}),
     "held-random": ("random images held out, not the last", {"options": {"held": "random"}}),
@@ -28,9 +29,9 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "start-signs": ("last layer starts at +1 and -1", {"options": {"start": "signs"}}),
 }
 ON: dict[str, tuple[str, ...]] = {
-    "mnist-mlp": ("edges-2", "held-first", "held-random"),
-    "cifar10": ("edges-2", "held-first", "held-random", "one-layer"),
-    "mnist-conv": ("one-layer",),
+    "mnist-mlp": ("every", "edges-2", "held-first", "held-random"),
+    "cifar10": ("every", "edges-2", "held-first", "held-random", "one-layer"),
+    "mnist-conv": ("every", "one-layer"),
     "synthetic": ("normalised", "last-signs", "start-signs"),
 }
 
@@ -43,7 +44,7 @@ def ablation_rows(experiment: str, table: Path) -> list[Row]:
         table: the JSON file of Table 1; without it, L = 4 with radii 1 and 10.
 
     >>> [row.name for row in ablation_rows("mnist-mlp", Path("no-such-file"))]
-    ['baseline', 'edges-2', 'held-first', 'held-random', 'sfw-16-1-10', 'sfw-16-1-50', 'sfw-16-5-10']
+    ['baseline', 'every', 'edges-2', 'held-first', 'held-random', 'sfw-16-1-10', 'sfw-16-1-50', 'sfw-16-5-10']
     >>> [row.name for row in ablation_rows("synthetic", Path("no-such-file"))]
     ['baseline', 'normalised', 'last-signs', 'start-signs', 'radius-m']
     """
