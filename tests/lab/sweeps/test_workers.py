@@ -7,6 +7,7 @@ import time
 import traceback
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import optuna
 import pytest
@@ -26,6 +27,7 @@ import os
 import signal
 from dataclasses import replace
 
+import torch
 from torch.nn.functional import cross_entropy
 
 from inface.lab.experiments.builtin import digits
@@ -39,6 +41,9 @@ def loss(outputs, targets):
     for name, number in (("STOP_AT", signal.SIGSTOP), ("KILL_AT", signal.SIGKILL)):
         if gradients == int(os.environ.get(name, 0)):
             os.kill(os.getpid(), number)
+    if "COUNT_IN" in os.environ and torch.is_grad_enabled():
+        with open(os.environ["COUNT_IN"], "a") as file:
+            file.write(".")
     return cross_entropy(outputs, targets)
 
 
@@ -290,12 +295,19 @@ def test_halving_keeps_a_quarter_and_eight_to_the_end_with_any_number_of_workers
     assert found[0] == found[1] == found[2]
 
 
-def test_a_setting_that_waited_has_the_same_values_as_one_that_did_not(plan, tmp_path):
-    """Its run is continued where it was: no epoch is trained twice, and the losses of an epoch are its own."""
-    plan = replace(plan, grid=Grid({"lr": [0.1, 0.2]}), pruning=True)
-    tune(plan)
+@pytest.mark.parametrize("method", ["sgd", "sfw-if"])
+@pytest.mark.parametrize("batch", [300, 500])  # 4 or 3 gradients an epoch: a rung may be between the halves of an iteration
+def test_a_setting_that_waited_has_the_same_values_as_one_that_did_not(plan, tmp_path, method, batch, monkeypatch):
+    """Its run is continued where it was: no gradient is taken twice, and the losses of an epoch are its own."""
+    base = replace(plan.base, method=method, batch_size=batch)
+    plan = replace(plan, base=base, grid=Grid({"lr": [0.1, 0.2]}), pruning=True)
     never = replace(plan, pruning=False, out=str(tmp_path / "never"), storage=str(tmp_path / "never"))
-    tune(never)
+    taken = []
+    for each in (plan, never):
+        monkeypatch.setenv("COUNT_IN", f"{each.out}-gradients")
+        tune(each)
+        taken.append(Path(os.environ["COUNT_IN"]).read_text())
+    assert taken[0] == taken[1]
     for key in plan.points():
         waited, other = (Run(each.folder(key)) for each in (plan, never))
         records = [[{**record, "seconds": 0} for record in run.records] for run in (waited, other)]

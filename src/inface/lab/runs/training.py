@@ -189,10 +189,9 @@ class _Trainer:
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         # Even: the series holds points after whole iterations, not between the two halves of one.
         self.stride = 2 * math.ceil(max(self.epoch_steps / POINTS, self.total / MOST_POINTS) / 2)
-        self.iteration = 1 + settings.in_face_steps
         self.step = 0
         self.loss_sum = 0.0
-        self.gap = self.smoothed = math.nan
+        self.gap = self.smoothed = self.found = math.nan
         self.points = 0
         self.seconds = 0.0
 
@@ -271,6 +270,7 @@ class _Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.loss_sum, self.seconds = state["step"], state["loss_sum"], state["seconds"]
             self.gap, self.smoothed, self.points = state["gap"], state["smoothed"], state["points"]
+            self.found = state.get("found", math.nan)  # checkpoints without one were written after whole iterations
             torch.set_rng_state(state["random"])
             return int(state["offset"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -290,6 +290,7 @@ class _Trainer:
                 "gap": self.gap,
                 "smoothed": self.smoothed,
                 "points": self.points,
+                "found": self._last_gap(),
                 "seconds": self.seconds,
                 "random": torch.get_rng_state(),
                 "offset": self.metrics.tell(),
@@ -314,17 +315,15 @@ class _Trainer:
                     if self.step % self.epoch_steps == 0:
                         self.processes.first_does(partial(self._end_of_epoch, epoch + 1))
                         self.loss_sum = 0.0
-                    # Only after whole iterations: between its halves the optimizer holds a gap that is not saved.
                     due = self.processes.first and now - saved >= checkpoint_seconds
-                    if due and self.step % self.iteration == 0 and self.step < self.total:
+                    if due and self.step < self.total:
                         self._save()
                         saved = time.perf_counter()
             self.seconds = before + time.perf_counter() - begun
             self.processes.first_does(self._finish)
         except Paused:
             self.loss_sum = 0.0  # it comes at the end of an epoch
-            if self.step % self.iteration == 0:
-                self._save()
+            self._save()
             raise
         finally:
             abandon(self.optimizer)  # a run that stops here can be continued
@@ -354,12 +353,17 @@ class _Trainer:
 
         The sets of the method sparse change during training, so that its gaps are not of one series.
         """
-        if self.settings.frank_wolfe and isinstance(self.optimizer, FrankWolfe):
-            self.gap = float(self.optimizer.gap)
+        if self.settings.frank_wolfe:
+            self.gap = self._last_gap()
             self.points += 1
             # An exponential moving average with Adam's bias correction: the first value is the first gap.
             weight = (1 - MEMORY) / (1 - MEMORY**self.points)
             self.smoothed = self.gap if self.points == 1 else self.smoothed + weight * (self.gap - self.smoothed)
+
+    def _last_gap(self) -> float:
+        """The gap of the last Frank-Wolfe half, also if that was before the checkpoint that this run goes on from."""
+        gap = float(self.optimizer.gap) if isinstance(self.optimizer, FrankWolfe) else math.nan
+        return self.found if math.isnan(gap) else gap
 
     def _gaps(self) -> Record:
         return {"gap": finite(self.gap), "smoothed_gap": finite(self.smoothed)}
