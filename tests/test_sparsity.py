@@ -207,3 +207,20 @@ def test_a_balanced_cut_leaves_an_edge_to_every_layer_and_everything_at_one(two_
 def test_an_unknown_scope_is_refused_by_name(two_layers):
     with pytest.raises(ValueError, match=r"scope must be 'layer', 'global' or 'balanced', got 'network'"):
         hard_threshold(two_layers, 0.2, layers="*", scope="network")
+
+
+@pytest.mark.parametrize("scope", ["layer", "global", "balanced"])
+def test_nodes_with_weight_normalisation_keep_an_edge(scope):
+    torch.manual_seed(0)
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(64, 100))
+    model = nn.Sequential(normed, nn.ReLU(), nn.Linear(100, 10))
+    layers = ["0.parametrizations.weight.original1", "2.weight"]
+    model[2].weight.data *= 10  # most edges that stay are here
+    cut = hard_threshold(model, 0.02, layers=layers, scope=scope)
+    assert cut(torch.randn(5, 64)).isfinite().all()
+    assert (cut[0].parametrizations.weight.original1.count_nonzero(1) >= 1).all()
+    total = sum(int(dict(cut.named_parameters())[name].count_nonzero()) for name in layers)
+    assert total == round(0.02 * 6400) + round(0.02 * 1000) if scope == "layer" else total == round(0.02 * 7400)
+    with pytest.raises(ValueError, match="leave an edge to each of 100 nodes with weight normalisation, got 0.01, which"):
+        hard_threshold(model, 0.01, layers=layers, scope=scope, inplace=True)
+    assert model[2].weight.count_nonzero() == 1000

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .cuts import lamp
 from .dtensors import keep as keep_whole
 from .dtensors import whole
+from .layers import chosen_layers
 from .registry import set_of
 from .units import constrained_places
 
@@ -101,18 +102,20 @@ def hard_threshold(
     """A copy of the network with only the largest edges of its constrained layers.
 
     ``scope="balanced"`` is the one for a network that was trained by :func:`inface.sparse_optimizer` and should become
-    smaller without more training. It ranks edges as the training did, by their LAMP scores (:mod:`inface.cuts`), and lets
-    each layer speak as loud as before: what is left of it is multiplied by ``sqrt(a b)``, where ``a`` and ``b`` are the
-    numbers that would restore its l1 and its l2 norm. Outputs of a node shrink by ``1 / b`` if its inputs are independent,
-    by ``1 / a`` if they are all alike, and by something between for real ones. Statistics of batch normalisation are
-    another matter: :func:`torch.optim.swa_utils.update_bn` measures them again.
+    smaller without more training. It ranks edges as the training did, by their LAMP scores (:mod:`inface.cuts`), and
+    multiplies what is left of a layer by ``sqrt(a b)``, where ``a`` and ``b`` are the numbers that would restore its l1 and
+    its l2 norm. Outputs of a node shrink by ``1 / b`` if its inputs are independent, by ``1 / a`` if they are all alike, and
+    by something between for real ones. Statistics of batch normalisation are another matter:
+    :func:`torch.optim.swa_utils.update_bn` measures them again.
+
+    Each node of a layer with weight normalisation keeps its largest edge.
 
     Args:
         model: the network, which is not changed unless ``inplace`` says so.
         keep: the part of the edges to keep, in (0, 1]; of equal ones, those of lower index.
         layers: as in :func:`nonzeros`.
         scope: ``"layer"``: this part of every layer; ``"global"``: this part of all of them together, by magnitude;
-            ``"balanced"``: this part of all of them together, by LAMP scores, and the layers keep their lengths.
+            ``"balanced"``: this part of all of them together, by LAMP scores, and what is left grows.
         inplace: change the network itself, and return it: the way for models under ``fully_shard``, which cannot be copied.
 
     >>> import torch, inface
@@ -133,8 +136,17 @@ def hard_threshold(
     kept = model if inplace else _copied(model)
     parameters = dict(kept.named_parameters())
     chosen = [parameters[name] for name in names]
-    for together in [[p] for p in chosen] if scope == "layer" else [chosen]:
-        _keep_largest(together, keep, balanced=scope == "balanced")
+    nodes = {id(each.param): int(each.per == "input") for each in chosen_layers(kept).values() if each.every_node}
+    parts = [[p] for p in chosen] if scope == "layer" else [chosen]
+    for together in parts:
+        needed = sum(p.shape[nodes[id(p)]] for p in together if id(p) in nodes)
+        if needed > (left := _count_to_keep(keep, sum(p.numel() for p in together))):
+            raise ValueError(
+                f"hard_threshold: keep must leave an edge to each of {needed} nodes with weight normalisation, got {keep!r}, "
+                f"which leaves {left}"
+            )
+    for together in parts:
+        _keep_largest(together, keep, nodes, balanced=scope == "balanced")
     return kept
 
 
@@ -147,21 +159,36 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def _keep_largest(params: list[nn.Parameter], keep: float, *, balanced: bool) -> None:
+def _keep_largest(params: list[nn.Parameter], keep: float, nodes: dict[int, int], *, balanced: bool) -> None:
+    """``nodes`` has the dimension of the nodes of parameters whose nodes all keep an edge, by their ids."""
     all_ = [whole(p) for p in params]
     places = [constrained_places(set_of(p), x) for p, x in zip(params, all_, strict=True)]
     parts = [x if at is None else x.index_select(*at) for x, at in zip(all_, places, strict=True)]
     sizes = [part.abs().flatten().cpu() for part in parts]
-    ranked = torch.cat([_scores(size) for size in sizes] if balanced else sizes)
+    scores = [_scores(size) if balanced else size.clone() for size in sizes]
+    for p, part, score in zip(params, parts, scores, strict=True):
+        if id(p) in nodes:
+            _protect(score, part.shape, nodes[id(p)])
+    ranked = torch.cat(scores)
     order = ranked.sort(descending=True, stable=True).indices
     mask = torch.zeros_like(ranked, dtype=torch.bool)
-    mask[order[: max(1, round(keep * ranked.numel()))]] = True
+    mask[order[: _count_to_keep(keep, ranked.numel())]] = True
     masks = mask.split([size.numel() for size in sizes])
     for p, x, at, part, size, kept in zip(params, all_, places, parts, sizes, masks, strict=True):
         part.masked_fill_(~kept.reshape(part.shape).to(x.device), 0)
         if balanced:
             part.mul_(_regained(size, kept))
         keep_whole(p, part if at is None else x.index_copy(*at, part))
+
+
+def _count_to_keep(keep: float, edges: int) -> int:
+    return max(1, round(keep * edges))
+
+
+def _protect(scores: Tensor, shape: torch.Size, dim: int) -> None:
+    """Give the largest edge of each node the highest score; nodes are along ``dim``."""
+    places = torch.arange(scores.numel()).view(shape).movedim(dim, 0).flatten(1)
+    scores[places.gather(1, scores[places].argmax(1, keepdim=True))] = math.inf
 
 
 def _scores(sizes: Tensor) -> Tensor:
