@@ -30,7 +30,7 @@ def test_every_line_differs_from_the_baseline_in_one_thing(experiment):
     (first, baseline), *others = found
     assert first == "baseline"
     for name, settings in others:
-        changed = {key for key in settings if settings[key] != baseline[key]}
+        changed = {key for key in {*settings, *baseline} if settings.get(key) != baseline.get(key)}
         if name.startswith("sfw-16"):
             assert {"method"} <= changed <= {"method", "lr", "radius"}
         elif name == "one-layer":

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import optuna
@@ -16,9 +17,21 @@ from inface.lab import LabError, Run, Settings, train
 from inface.lab.runs import checkpoint as plain
 from inface.lab.runs.lock import locked
 from inface.lab.sweeps import Grid, Plan, sweep, trials
-from inface.lab.sweeps.runner import _progress
+from inface.lab.sweeps.runner import _progress, _spent
 from inface.lab.sweeps.study import Place, open_study
-from inface.lab.sweeps.trials import Agenda, audit, counted, hand_back, held, key_in, next_trial, revive, take, tell
+from inface.lab.sweeps.trials import (
+    Agenda,
+    audit,
+    counted,
+    hand_back,
+    held,
+    key_in,
+    next_trial,
+    ranked,
+    revive,
+    take,
+    tell,
+)
 from inface.lab.sweeps.worker import tune, winner
 
 # Digits, in a process that stops itself at a gradient, or kills itself, if its surroundings say so.
@@ -296,7 +309,9 @@ def test_halving_keeps_a_quarter_and_eight_to_the_end_with_any_number_of_workers
 
 
 @pytest.mark.parametrize("method", ["sgd", "sfw-if"])
-@pytest.mark.parametrize("batch", [300, 500])  # 4 or 3 gradients an epoch: a rung may be between the halves of an iteration
+@pytest.mark.parametrize(
+    "batch", [300, 500]
+)  # 4 or 3 gradients an epoch: a rung may be between the halves of an iteration
 def test_a_setting_that_waited_has_the_same_values_as_one_that_did_not(plan, tmp_path, method, batch, monkeypatch):
     """Its run is continued where it was: no gradient is taken twice, and the losses of an epoch are its own."""
     base = replace(plan.base, method=method, batch_size=batch)
@@ -408,3 +423,27 @@ def test_a_trial_of_nothing_is_given_up(tmp_path):
     assert take(study) is None
     assert next_trial(study, place, Agenda({})) is None
     assert [trial.state.name for trial in study.trials] == ["FAIL"]
+
+
+def test_of_equal_settings_the_winner_does_not_depend_on_who_came_first():
+    found = []
+    for rates in ([0.1, 0.2], [0.2, 0.1]):
+        study = optuna.create_study(direction="maximize")
+        for rate in rates:
+            distribution = {"lr": optuna.distributions.CategoricalDistribution([0.1, 0.2])}
+            study.add_trial(
+                optuna.create_trial(
+                    params={"lr": rate}, distributions=distribution, value=98.1, user_attrs={"key": f"{rate}"}
+                )
+            )
+        found.append(ranked(study)[0].parameters)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("state", "marks", "hours"), [("FAIL", {}, 0), ("FAIL", {"waits at": 3}, 10), ("PRUNED", {}, 10)]
+)
+def test_the_time_until_a_death_is_found_out_is_no_training(state, marks, hours):
+    trial = optuna.create_trial(state=optuna.trial.TrialState[state], user_attrs=marks)
+    trial.datetime_start = trial.datetime_complete - timedelta(hours=10)
+    assert _spent(trial) == 3600 * hours

@@ -130,18 +130,21 @@ def _reached(lines: list[Line]) -> Iterator[str]:
 
 def _further(lines: list[Line]) -> Iterator[str]:
     """What is left of networks that are cut further."""
-    shown = [
-        (f"{label}, trained to {percent} %{', balanced' * (kind == 'balanced')}", runs)
-        for method, label, cells in lines
-        for percent, cell in cells.items()
-        for kind in ("cut", "balanced")
-        if method not in CUT_ANYWAY and any(runs := [run[kind] for run in cell["runs"] if run.get(kind)])
-    ]
+    shown = []
+    for label, cells in [(label, cells) for method, label, cells in lines if method not in CUT_ANYWAY]:
+        for percent, cell in cells.items():
+            for kind, told in (("cut", ""), ("balanced", ", balanced")):
+                runs = [run[kind] for run in cell["runs"] if run.get(kind)]
+                if any(runs):
+                    shown.append((f"{label}, trained to {percent} %{told}", runs))
     if not shown:
         return
     cuts = sorted({int(cut) for _, runs in shown for run in runs for cut in run}, reverse=True)
     yield from ["Cut further at the end, without retraining, to the largest edges of all layers together; *balanced*:"]
-    yield from ['by LAMP scores, and layers keep their lengths (`hard_threshold(..., scope="balanced")`).', ""]
+    yield from [
+        'by LAMP scores, and what is left of a layer is enlarged (`hard_threshold(..., scope="balanced")`). Statistics of'
+    ]
+    yield from ["batch normalisation are those from before the cut.", ""]
     yield from [line(["", *(f"{cut} %" for cut in cuts)]), "|" + "---|" * (len(cuts) + 1)]
     for label, runs in shown:
         found = [[run[str(cut)] for run in runs if str(cut) in run] for cut in cuts]

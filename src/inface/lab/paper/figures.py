@@ -240,7 +240,7 @@ def _draw_courses(runs: Mapping[str, Run], file: Path) -> list[str]:
     from inface.lab.report.series import course
     from inface.lab.report.svg import save
 
-    groups = [replace(group, label=LABELS[group.runs[0].path.name]) for group in grouped(runs.values())]
+    groups = [replace(group, label=LABELS[who]) for who, run in runs.items() for group in grouped([run])]
     courses = {id(run): course(run) for run in runs.values()}
     pictures = {
         file.stem: gap_figure(groups, courses),

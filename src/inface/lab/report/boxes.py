@@ -131,7 +131,7 @@ def _by_snr(
     value: Callable[[Run], float],
 ) -> Panel:
     """The box plots of some SNRs; the title names them unless they are all."""
-    everything = len(ratios) == len({group.options["snr"] for group in groups})
+    everything = {group.options["snr"] for group in groups} <= set(ratios)
     which = "" if everything else f", SNR {' and '.join(shown(ratio) for ratio in ratios)}"
 
     def draw(axes: Axes) -> None:

@@ -417,14 +417,15 @@ class Settings:
         return replace(self, **{setting.name: setting.default for setting in ignored})
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as plain data; ``source`` is left out if it is None.
+        """The settings as plain data; what came later than others is left out at its default, so that old runs compare.
 
         >>> Settings("digits", radius=(1.0, 2.0)).to_dict()["radius"]
         [1.0, 2.0]
         """
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        if self.source is None:
-            del plain["source"]
+        for name in ("source", "start_edges"):
+            if plain[name] == declared(name).default:
+                del plain[name]
         return {**plain, "options": dict(self.options)}
 
     @staticmethod

@@ -141,7 +141,7 @@ def _progress(
 def _left_with_rungs(study: Study, halving: Halving, epochs: int, total: int, workers: int) -> float | None:
     """The seconds left if settings wait at rungs, from the time of an epoch so far."""
     trials = study.get_trials(deepcopy=False)
-    seconds = sum(trial.duration.total_seconds() for trial in trials if trial.duration is not None)
+    seconds = sum(map(_spent, trials))
     reached: dict[Any, int] = {}
     for trial in trials:
         if trial.duration is not None:
@@ -204,9 +204,14 @@ def _seconds(study: Study) -> dict[Any, float]:
     """The training time of each setting, over all its trials: it may have waited at rungs."""
     took: dict[Any, float] = {}
     for trial in study.get_trials(deepcopy=False):
-        spent = trial.duration.total_seconds() if trial.duration else 0.0
-        took[key_in(trial)] = took.get(key_in(trial), 0.0) + spent
+        took[key_in(trial)] = took.get(key_in(trial), 0.0) + _spent(trial)
     for trial in counted(study):
         if "summary" in trial.user_attrs:
             took[key_in(trial)] = trial.user_attrs["summary"]["seconds"]
     return {key: round(seconds, 1) for key, seconds in took.items()}
+
+
+def _spent(trial: FrozenTrial) -> float:
+    """The seconds of a trial; none if its worker died: it ends when another one finds out, which may be days later."""
+    died = trial.state.name == "FAIL" and "waits at" not in trial.user_attrs
+    return trial.duration.total_seconds() if trial.duration is not None and not died else 0.0

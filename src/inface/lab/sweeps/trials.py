@@ -8,6 +8,7 @@ Optuna does not allow changes to a finished trial (``UpdateFinishedTrialError``)
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import statistics
@@ -175,7 +176,10 @@ def ranked(study: Study, value: Callable[[FrozenTrial], float | None] = lambda t
         if len(known) == most:
             found.append(Judged(_but_seed(trials[0]), statistics.fmean(known)))
     sign = 1 if study.direction.name == "MAXIMIZE" else -1
-    return sorted(found, key=lambda setting: -sign * setting.value)
+    # Of equal ones the first in the order of their settings: not that of their trials, which depends on the workers.
+    return sorted(
+        found, key=lambda each: (-sign * each.value, json.dumps(each.parameters, sort_keys=True, default=str))
+    )
 
 
 def _but_seed(trial: FrozenTrial) -> dict[str, Any]:
