@@ -1,7 +1,7 @@
 """Relative steps: how long a step is does not change when the loss, a layer or a radius is rescaled.
 
-A group with ``relative=c`` has no smoothness constant. With ``s = c * lr`` (on a path of densities at most 0.06, or 0.042 with
-scaled gradients, times a warm-up):
+A group with ``relative=c`` has no smoothness constant. With ``s = c * lr`` (on a path of densities times a warm-up, and
+bounded; with ``sparse_optimizer`` times a factor for the number of steps, :func:`share_of`):
 
 * a Frank-Wolfe step, and an in-face step along a direction, use ``C = 10 E[gap] / s``, where ``E[gap]`` is a running mean over
   the blocks and the steps of the group: on average a step goes the part ``s / 10`` of the way to its vertex, and no block
@@ -31,7 +31,7 @@ from .sets.base import can_look, computable, number, wide
 from .types import Free
 from .units import Unit
 
-__all__ = ["AUTO", "NUMBERS", "StepSize", "begin", "keep_gap", "step_size"]
+__all__ = ["AUTO", "LONGEST", "NUMBERS", "StepSize", "begin", "keep_gap", "share_of", "step_size"]
 
 # Never the default device, nor its dtype.
 FLOAT64: Any = {"dtype": torch.float64, "device": "cpu"}
@@ -49,6 +49,9 @@ GRADIENT, GAP = 0.02, 0.1
 # On a path of densities no step is longer, whatever a scheduler makes of lr: deep networks without normalisation die of
 # more. Steps along gradients that are scaled as Adam scales them change all weights alike, so that less is too much.
 LONGEST: dict[Free, float] = {"sgd": 0.06, "adamw": 0.042}
+
+# The steps of sparse_optimizer are those of a training of so many gradients; of four times as many, half as long.
+STEPS = 2500
 
 # Nor does a network that has learnt its data by heart, and has nothing but noise for gradients, move on at full length:
 # against its gradients a step grows to so many times of what it was when they were largest.
@@ -83,8 +86,7 @@ def step_size(
     """
     length = group["relative"] * group["lr"]
     if group["path"] is not None:
-        most = LONGEST["adamw" if group["precondition"] else "sgd"]
-        length = (length.clamp(max=most) if isinstance(length, Tensor) else min(length, most)) * warm_up(group["path"])
+        length = _on_path(length, group["path"], LONGEST["adamw" if group["precondition"] else "sgd"])
     if state["phase"] and group["in_face"] == "projected":
         if norms is None:
             size, norm = _norm(unit, x, x), _norm(unit, g, x)
@@ -101,6 +103,21 @@ def step_size(
     rate = torch.nan_to_num(TOWARD * length / (state["mean_gap"] * surge), nan=0.0, posinf=0.0)
     square = _mean_over(unit, number(unit.diameter(), rate.dtype, rate.device).square())
     return StepSize(_number(rate * square), _number(rate), _number(number(length, rate.dtype, rate.device)))
+
+
+def share_of(steps: int) -> float:
+    """The factor of the steps of a path: they are shorter the more there are, as their noise adds up like a random walk.
+
+    >>> share_of(STEPS), share_of(4 * STEPS)
+    (1.0, 0.5)
+    """
+    return math.sqrt(STEPS / steps)
+
+
+def _on_path(length: float | Tensor, path: Path, most: float) -> float | Tensor:
+    if path["by_itself"]:
+        length = length * share_of(path["steps"])
+    return (length.clamp(max=most) if isinstance(length, Tensor) else min(length, most)) * warm_up(path)
 
 
 def _usual(state: dict[str, Any], mean: str, recent: str, norm: Tensor, momentum: float) -> tuple[Tensor, Tensor]:

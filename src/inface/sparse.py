@@ -17,7 +17,7 @@ from .dtensors import whole
 from .layers import Layers, chosen_layers, pools
 from .optimizer import FrankWolfe
 from .paths import room, unfinished
-from .relative import LONGEST
+from .relative import LONGEST, share_of
 from .sets import L1Ball
 from .sets.base import computable
 from .types import Free
@@ -25,10 +25,10 @@ from .warning import Place, here, warn_at
 
 __all__ = ["Free", "chosen_layers", "sparse_optimizer"]
 
-# The learning rates at which constrained layers take the longest steps. Below, the length falls with the root of lr:
-# relative steps know the size of gradients already, so they need less of the correction that lr is.
-FAST_LR: dict[Free, float] = {"sgd": 0.2, "adamw": 0.006}
-
+# A step of a sparse layer is this part of its own length, at these learning rates, in a training of relative.STEPS gradients.
+# It goes with the root of lr: relative steps know the size of gradients, so they need less of the correction that lr is.
+LENGTH: dict[Free, float] = {"sgd": 0.03, "adamw": 0.0125}
+USUAL_LR: dict[Free, float] = {"sgd": 0.1, "adamw": 0.003}
 
 # One gradient in ten brings back edges, the others train those that are there.
 IN_FACE_STEPS = 9
@@ -100,7 +100,8 @@ def sparse_optimizer(
     names = {name for pool in found.values() for name in pool[1]}
     groups: list[dict[str, Any]] = []
     shared, every_node = [], []
-    relative = LONGEST[free] * min(1.0, math.sqrt(float(lr) / FAST_LR[free])) / float(lr)
+    length = LENGTH[free] * math.sqrt(float(lr) / USUAL_LR[free])
+    relative = min(length, LONGEST[free] / share_of(steps) if steps else math.inf) / float(lr)
     for pool, (share, members) in found.items():
         _check_members(share, members)
         for name, layer in members.items():
