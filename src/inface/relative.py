@@ -28,7 +28,6 @@ from torch import Tensor
 from .dtensors import total
 from .paths import Path, warm_up
 from .sets.base import can_look, computable, number, wide
-from .types import Free
 from .units import Unit
 
 __all__ = ["AUTO", "LONGEST", "NUMBERS", "StepSize", "begin", "keep_gap", "share_of", "step_size"]
@@ -46,9 +45,8 @@ AUTO = 0.03
 # How much of the running means a new number replaces.
 GRADIENT, GAP = 0.02, 0.1
 
-# On a path of densities no step is longer, whatever a scheduler makes of lr: deep networks without normalisation die of
-# more. Steps along gradients that are scaled as Adam scales them change all weights alike, so that less is too much.
-LONGEST: dict[Free, float] = {"sgd": 0.06, "adamw": 0.042}
+# On a path of densities no step is longer, whatever a scheduler makes of lr: networks without normalisation die of 6 %.
+LONGEST = 0.04
 
 # The steps of sparse_optimizer are those of a training of so many gradients; of four times as many, half as long.
 STEPS = 2500
@@ -86,7 +84,7 @@ def step_size(
     """
     length = group["relative"] * group["lr"]
     if group["path"] is not None:
-        length = _on_path(length, group["path"], LONGEST["adamw" if group["precondition"] else "sgd"])
+        length = _on_path(length, group["path"])
     if state["phase"] and group["in_face"] == "projected":
         if norms is None:
             size, norm = _norm(unit, x, x), _norm(unit, g, x)
@@ -114,10 +112,10 @@ def share_of(steps: int) -> float:
     return math.sqrt(STEPS / steps)
 
 
-def _on_path(length: float | Tensor, path: Path, most: float) -> float | Tensor:
+def _on_path(length: float | Tensor, path: Path) -> float | Tensor:
     if path["by_itself"]:
         length = length * share_of(path["steps"])
-    return (length.clamp(max=most) if isinstance(length, Tensor) else min(length, most)) * warm_up(path)
+    return (length.clamp(max=LONGEST) if isinstance(length, Tensor) else min(length, LONGEST)) * warm_up(path)
 
 
 def _usual(state: dict[str, Any], mean: str, recent: str, norm: Tensor, momentum: float) -> tuple[Tensor, Tensor]:

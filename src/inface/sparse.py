@@ -101,7 +101,7 @@ def sparse_optimizer(
     groups: list[dict[str, Any]] = []
     shared, every_node = [], []
     length = LENGTH[free] * math.sqrt(float(lr) / USUAL_LR[free])
-    relative = min(length, LONGEST[free] / share_of(steps) if steps else math.inf) / float(lr)
+    relative = min(length, LONGEST / share_of(steps) if steps else math.inf) / float(lr)
     for pool, (share, members) in found.items():
         _check_members(share, members)
         for name, layer in members.items():
