@@ -49,7 +49,7 @@ GRADIENT, GAP = 0.02, 0.1
 LONGEST = 0.04
 
 # The steps of sparse_optimizer are those of a training of so many gradients; of four times as many, half as long.
-STEPS = 2500
+STEPS = 5000
 
 # Nor does a network that has learnt its data by heart, and has nothing but noise for gradients, move on at full length:
 # against its gradients a step grows to so many times of what it was when they were largest.

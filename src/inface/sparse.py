@@ -27,7 +27,7 @@ __all__ = ["Free", "chosen_layers", "sparse_optimizer"]
 
 # A step of a sparse layer is this part of its own length, at these learning rates, in a training of relative.STEPS gradients.
 # It goes with the root of lr: relative steps know the size of gradients, so they need less of the correction that lr is.
-LENGTH: dict[Free, float] = {"sgd": 0.03, "adamw": 0.0125}
+LENGTH: dict[Free, float] = {"sgd": 0.03, "adamw": 0.009}
 USUAL_LR: dict[Free, float] = {"sgd": 0.1, "adamw": 0.003}
 
 # One gradient in ten brings back edges, the others train those that are there.
