@@ -25,10 +25,11 @@ from .warning import Place, here, warn_at
 
 __all__ = ["Free", "chosen_layers", "sparse_optimizer"]
 
-# A step of a sparse layer is this part of its own length, at these learning rates, in a training of relative.STEPS gradients.
-# It goes with the root of lr: relative steps know the size of gradients, so they need less of the correction that lr is.
-LENGTH: dict[Free, float] = {"sgd": 0.03, "adamw": 0.009}
-USUAL_LR: dict[Free, float] = {"sgd": 0.1, "adamw": 0.003}
+# A step of a sparse layer is this part of its own length, at these learning rates and above, in a training of relative.STEPS
+# gradients. Below, it goes with the root of lr: relative steps know the size of gradients, so they need less of the
+# correction that lr is.
+LENGTH: dict[Free, float] = {"sgd": 0.03, "adamw": 0.0164}
+FAST_LR: dict[Free, float] = {"sgd": 0.1, "adamw": 0.01}
 
 # One gradient in ten brings back edges, the others train those that are there.
 IN_FACE_STEPS = 9
@@ -100,7 +101,7 @@ def sparse_optimizer(
     names = {name for pool in found.values() for name in pool[1]}
     groups: list[dict[str, Any]] = []
     shared, every_node = [], []
-    length = LENGTH[free] * math.sqrt(float(lr) / USUAL_LR[free])
+    length = LENGTH[free] * min(1.0, math.sqrt(float(lr) / FAST_LR[free]))
     relative = min(length, LONGEST / share_of(steps) if steps else math.inf) / float(lr)
     for pool, (share, members) in found.items():
         _check_members(share, members)
