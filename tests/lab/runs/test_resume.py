@@ -166,7 +166,7 @@ def test_the_command_itself_killed_and_continued_by_its_folder_alone(tmp_path, w
     command = [sys.executable, "-m", "inface.cli", "train", "--out", str(place), "--resume"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "continued after gradient 38 of 120" in done.stdout
+    assert "continued after gradient 39 of 120" in done.stdout
     assert_same(Run(place), whole["sfw-if"])
 
 
@@ -362,7 +362,7 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_continues_them(tmp_p
     monkeypatch.setattr(os, "fsync", spy)
     run = train(replace(IF, epochs=2), tmp_path / "run", checkpoint_seconds=0)
     names = [name for name, _ in synced if name != "run"]  # the folder, after each file
-    assert names == ["config", *["metrics", "checkpoint"] * 9, "metrics", "model", "summary"]
+    assert names == ["config", *["metrics", "checkpoint"] * 19, "metrics", "model", "summary"]
     assert synced[-5] == ("metrics", run.metrics_file.stat().st_size)
 
 
