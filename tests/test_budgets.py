@@ -13,7 +13,7 @@ CLASSES = (X @ TRUE).argmax(1)
 
 def trained(model, loss, *, steps=300, density=0.2, factor=1.0, momentum=0.9, every=None):
     """Where training ends: the model, the growth of each layer's budget, and the loss."""
-    opt = inface.sparse_optimizer(model, density=density, lr=0.05, steps=steps, momentum=momentum)
+    opt = inface.sparse_optimizer(model, density=density, lr=0.1, steps=steps, momentum=momentum)
     paths = [group["path"] for group in opt.param_groups if group["set"] is not None]
     for path in paths:
         path["every"] = every or path["every"]
