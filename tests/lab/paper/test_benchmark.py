@@ -103,6 +103,19 @@ def test_a_density_of_its_own_is_added_to_a_row_made_in_the_same_way():
     assert list(_merged({**old, "epochs": 3}, new)["cells"]) == ["5"]
 
 
+def test_densities_need_not_be_those_of_the_cuts():
+    rows = benchmark_rows("lenet-5", (1.5, 0.5), {})
+    assert [row.name for row in rows if row.method == "sparse"] == ["sparse-1.5", "sparse-0.5"]
+    assert not any(row.method == "proximal" for row in rows)
+    page = benchmark_page({"experiments": {"lenet-5": {row.name: made(row) for row in rows if "-" in row.name}}})
+    assert lines(page)[0] == "| method | 1.5 % | 0.5 % | seconds |"
+
+
+def made(benchmarked):
+    percent = benchmarked.name.rsplit("-", 1)[1]
+    return row(benchmarked.told, benchmarked.method, {percent: cell(98.0, density=float(percent))})
+
+
 # ---------------------------------------------------------------------- the page
 
 
@@ -194,7 +207,8 @@ def test_a_quick_benchmark_is_made_row_by_row_and_made_again_without_training(tm
             "--only sprase",
             "--only: wanted sgd, sparse, gradual, rigl, set, prune, proximal, sfw-if, got sprase; did you",
         ),
-        ("--density 3%", "--density: wanted 50%, 25%, 10%, 5%, 2%, 1%, got 3%"),
+        ("--density 100%", "--density: wanted more than 0% and less than 100%, got 100%"),
+        ("--density 3% --only proximal", "--density: proximal is cut at the end; wanted some of 50%, 25%, 10%, 5%"),
         ("--experiment resnet --only sfw-if", "--only: sfw-if needs an experiment with sets, got resnet"),
         ("--experiment digits", "--experiment: wanted lenet-300-100, lenet-5, cifar10, vit, mnist-mlp"),
         ("--experiment lenet-5 -o depth=8", "lenet-5 has no option depth"),

@@ -44,7 +44,8 @@ def reproduce_benchmark(
     Args:
         experiments: the networks.
         only: the methods; by default all.
-        densities: percentages of the edges.
+        densities: percentages of the edges. Methods that train once for all densities are cut to those that every run
+            measures.
         seeds: the number of final runs.
         epochs: the epochs of every run; by default the experiment's.
         options: options of the experiments.
@@ -59,11 +60,14 @@ def reproduce_benchmark(
         if method not in ORDER:
             raise ArgumentError(f"--only: wanted {', '.join(ORDER)}, got {method}{suggestion(method, ORDER)}")
     for density in densities:
-        if density not in THETAS[1:]:
-            raise ArgumentError(f"--density: wanted {', '.join(f'{each}%' for each in THETAS[1:])}, got {density:g}%")
+        if not 0 < density < 100:
+            raise ArgumentError(f"--density: wanted more than 0% and less than 100%, got {density:g}%")
     given = {"options": dict(options or {}), **({} if epochs is None else {"epochs": epochs})}
-    rows = {name: benchmark_rows(name, [int(each) for each in densities], given) for name in experiments}
+    rows = {name: benchmark_rows(name, densities, given) for name in experiments}
     wanted = [row for some in rows.values() for row in some if not only or row.method in only]
+    if not wanted and not set(densities) & set(THETAS):
+        cut, got = (", ".join(f"{each:g}%" for each in some) for some in (THETAS[1:], densities))
+        raise ArgumentError(f"--density: {', '.join(only or ())} is cut at the end; wanted some of {cut}, got {got}")
     if not wanted:
         raise ArgumentError(f"--only: {', '.join(only or ())} needs an experiment with sets, got {', '.join(rows)}")
     if quick:
@@ -96,7 +100,7 @@ def _recorded(found: dict[str, Any]) -> dict[str, Any]:
     return {
         "epochs": best["epochs"],
         "options": best["options"],
-        "cells": {str(_percent(end)): _cell(end, found["identity"]["grid"]) for end in ends},
+        "cells": {f"{_percent(end):g}": _cell(end, found["identity"]["grid"]) for end in ends},
         "trials": [
             {"settings": trial["settings"], "seconds": trial["seconds"], "scores": trial["kept_together"]}
             for trial in found["trials"]
@@ -110,10 +114,10 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return {**new, "cells": {**old["cells"], **new["cells"]}} if same else new
 
 
-def _percent(end: dict[str, Any]) -> int:
+def _percent(end: dict[str, Any]) -> float:
     """The density that a winner was trained for, or is cut to."""
     trained = {"sparse": "density", "sgd": "", "proximal": "", "sfw-if": ""}.get(end["best"]["method"], "keep")
-    return round(100 * end["best"][trained]) if trained else int(end["theta"])
+    return round(100 * end["best"][trained], 4) if trained else float(end["theta"])
 
 
 def _cell(end: dict[str, Any], grid: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +130,7 @@ def _cell(end: dict[str, Any], grid: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _run(final: dict[str, Any], theta: int, percent: int) -> dict[str, Any]:
+def _run(final: dict[str, Any], theta: int, percent: float) -> dict[str, Any]:
     """The numbers of a final run, with the largest ``theta`` percent of the edges of its layers."""
     sizes = {name: layer["inputs"] * layer["nodes"] for name, layer in final["layers"].items()}
     edges = sum(layer["exact_percent"] / 100 * sizes[name] for name, layer in final["layers"].items())

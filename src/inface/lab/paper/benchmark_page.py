@@ -17,7 +17,7 @@ from .table_pages import line, spread, versions_told
 
 __all__ = ["Line", "benchmark_page", "lines_of"]
 
-Cells = dict[int, dict[str, Any]]
+Cells = dict[float, dict[str, Any]]
 
 # Trained once for all densities: their columns are such cuts already.
 CUT_ANYWAY = ("sgd", "proximal", "sfw-if")
@@ -64,7 +64,7 @@ def lines_of(rows: dict[str, Any]) -> list[Line]:
             told += [_options(row["options"])]
         label = row["told"] + (f" ({', '.join(told)})" if told else "")
         found.setdefault((row["method"], label), {}).update(
-            {int(percent): cell for percent, cell in row["cells"].items()}
+            {float(percent): cell for percent, cell in row["cells"].items()}
         )
     lines = [Line(method, label, dict(sorted(cells.items(), reverse=True))) for (method, label), cells in found.items()]
     return sorted(lines, key=lambda line: list(METHODS).index(line.method))  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def _block(name: str, rows: dict[str, Any], picture: str) -> Iterator[str]:
     yield from [f"## {name}", ""]
     yield f"{(inspect.getdoc(BUILT_IN[name]) or '').splitlines()[0]} {epochs} epochs{options and f', {options}'}."
     yield _counted(name)
-    heads = ["method", *("dense" if percent == 100 else f"{percent} %" for percent in columns), "seconds"]
+    heads = ["method", *("dense" if percent == 100 else f"{percent:g} %" for percent in columns), "seconds"]
     yield from ["", line(heads), "|" + "---|" * len(heads)]
     for _, label, cells in lines:
         told = [_told(cells.get(percent), bold.get(percent, math.inf)) for percent in columns]
@@ -123,7 +123,7 @@ def _reached(lines: list[Line]) -> Iterator[str]:
         for percent, cell in cells.items():
             found = [run["density"] for run in cell["runs"]]
             if found and abs(statistics.fmean(found) / percent - 1) > 0.01:
-                other.append(f"{label} at {percent} %: {statistics.fmean(found):.2g} %")
+                other.append(f"{label} at {percent:g} %: {statistics.fmean(found):.2g} %")
     if other:
         yield from [f"Densities that differ from those of their columns: {'; '.join(other)}.", ""]
 
@@ -136,7 +136,7 @@ def _further(lines: list[Line]) -> Iterator[str]:
             for kind, told in (("cut", ""), ("balanced", ", balanced")):
                 runs = [run[kind] for run in cell["runs"] if run.get(kind)]
                 if any(runs):
-                    shown.append((f"{label}, trained to {percent} %{told}", runs))
+                    shown.append((f"{label}, trained to {percent:g} %{told}", runs))
     if not shown:
         return
     cuts = sorted({int(cut) for _, runs in shown for run in runs for cut in run}, reverse=True)

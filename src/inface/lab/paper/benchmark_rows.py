@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from inface.lab.experiments.builtin import find
+from inface.lab.runs.metrics import THETAS
 from inface.lab.runs.settings import Method
 from inface.lab.sweeps import Grid
 
@@ -36,16 +37,19 @@ LABELS: dict[Method, str] = {
 }
 
 
-def benchmark_rows(experiment: str, densities: Sequence[int], given: Mapping[str, Any]) -> list[Row]:
-    """The rows of one network. Proximal SGD and SFW-IF are trained once for all densities, and cut to each at the end.
+def benchmark_rows(experiment: str, densities: Sequence[float], given: Mapping[str, Any]) -> list[Row]:
+    """The rows of one network. Proximal SGD and SFW-IF are trained once, and cut at the end to those that every run measures.
 
     >>> [row.name for row in benchmark_rows("mnist-mlp", (5,), {})]
     ['sgd', 'sparse-5', 'gradual-global-5', 'gradual-uniform-5', 'rigl-erk-5', 'set-erk-5', 'prune-global-5', 'proximal', 'sfw-if']
+    >>> [row.name for row in benchmark_rows("mnist-mlp", (1.5,), {})][:2]
+    ['sgd', 'sparse-1.5']
     """
     found = find(experiment, given.get("options"))
     free = found.defaults.get("free", "sgd")
     steps = "AdamW" if free == "adamw" else "SGD"
-    tried, thetas = Grid({"lr": RATES[free]}), tuple(densities)
+    tried = Grid({"lr": RATES[free]})
+    thetas = tuple(theta for theta in THETAS if theta in densities)
     usual: dict[str, Any] = {"schedule": "cosine", **({} if free == "adamw" else {"momentum": 0.9}), **given}
     make = partial(Row, grid=tried, pruning=False)
     rows = [make("sgd", f"{steps}, dense", "sgd", given=usual)]
@@ -54,18 +58,20 @@ def benchmark_rows(experiment: str, densities: Sequence[int], given: Mapping[str
             told = LABELS[method].format(how)
             rows += [
                 make(
-                    f"{method}-{how}-{density}",
+                    f"{method}-{how}-{density:g}",
                     told,
                     method,
                     given={**usual, "keep": density / 100, "distribution": how},
                 )
-                for density in thetas
+                for density in densities
             ]
         if method == "sparse":
             rows += [
-                make(f"sparse-{density}", "inface", "sparse", given={**given, "density": density / 100})
-                for density in thetas
+                make(f"sparse-{density:g}", "inface", "sparse", given={**given, "density": density / 100})
+                for density in densities
             ]
+    if not thetas:
+        return rows
     cut: dict[str, Any] = {"pruning": False, "thetas": thetas, "together": True}
     penalties = Grid({"lr": RATES[free], "shrinkage": SHRINKAGE[free]})
     shrunk = {**usual, "shrinkage": SHRINKAGE[free][0]}
