@@ -189,7 +189,7 @@ def benchmark(
     """A table beyond the paper: many methods at several densities, on LeNets, a ResNet, a ViT and the paper's networks.
 
     It can be killed at any moment; the same command continues. The table is written after each row. A row that was made
-    with other epochs or options is replaced when the new one is finished.
+    with other epochs or options stays, beside the new one.
 
     [bold]Examples[/bold]
 

@@ -10,7 +10,7 @@ from helpers.datasets import write_mnist
 from inface.cli.app import run as command
 from inface.cli.reproduce import BENCHMARK
 from inface.lab import settings_for
-from inface.lab.paper.benchmark import _merged, _recorded, _run
+from inface.lab.paper.benchmark import _placed, _recorded, _run
 from inface.lab.paper.benchmark_figure import draw_benchmark
 from inface.lab.paper.benchmark_page import benchmark_page
 from inface.lab.paper.benchmark_rows import DENSITIES, NETWORKS, ORDER, benchmark_rows
@@ -99,8 +99,21 @@ def test_the_densities_of_a_network_that_is_cut_are_those_after_the_cut():
 
 def test_a_density_of_its_own_is_added_to_a_row_made_in_the_same_way():
     old, new = (row("x", "proximal", {percent: cell(98.0)}) for percent in ("10", "5"))
-    assert list(_merged(old, new)["cells"]) == ["10", "5"]
-    assert list(_merged({**old, "epochs": 3}, new)["cells"]) == ["5"]
+    rows = {"proximal": old}
+    _placed(rows, "proximal", new)
+    assert list(rows["proximal"]["cells"]) == ["10", "5"]
+    _placed(rows, "proximal", {**new, "grid": {"lr": [0.3]}})
+    assert list(rows["proximal"]["cells"]) == ["5"]
+
+
+def test_a_row_made_with_other_epochs_or_options_stands_beside_the_old_one():
+    rows = {"sparse-5": row("inface", "sparse", {"5": cell(98.0)})}
+    longer = row("inface", "sparse", {"5": cell(99.0)}, epochs=100, options={"samples": 10})
+    for _ in range(2):
+        _placed(rows, "sparse-5", longer)
+    assert list(rows) == ["sparse-5", "sparse-5, 100 epochs, samples=10"]
+    page = benchmark_page({"experiments": {"lenet-5": {"sgd": row("SGD", "sgd", {}), **rows}}})
+    assert "| inface (100 epochs, samples=10) | **99.00** | 30 |" in lines(page)
 
 
 def test_densities_need_not_be_those_of_the_cuts():

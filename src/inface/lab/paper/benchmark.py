@@ -83,7 +83,7 @@ def reproduce_benchmark(
         show,
         seeds=seeds,
         record=_recorded,
-        merge=_merged,
+        place=_placed,
         draw=lambda made, network: draw_benchmark(made["experiments"][network], results / f"{name}-{network}.svg"),
     )
     words = ["benchmark", *["--quick"] * quick]
@@ -108,10 +108,18 @@ def _recorded(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The new row, with cells of the old one at other densities if they were made in the same way."""
-    same = all(old[name] == new[name] for name in ("epochs", "options", "grid"))
-    return {**new, "cells": {**old["cells"], **new["cells"]}} if same else new
+def _placed(rows: dict[str, Any], name: str, new: dict[str, Any]) -> None:
+    """Put a row among those of its network, beside one made with other epochs or options.
+
+    One made in the same way keeps its cells at other densities.
+    """
+    if any(rows.get(name, new)[key] != new[key] for key in ("epochs", "options")):
+        name = ", ".join(
+            [name, f"{new['epochs']} epochs", *(f"{key}={value}" for key, value in new["options"].items())]
+        )
+    old = rows.get(name)
+    same = old is not None and old["grid"] == new["grid"]
+    rows[name] = {**new, "cells": {**old["cells"], **new["cells"]}} if old is not None and same else new
 
 
 def _percent(end: dict[str, Any]) -> float:

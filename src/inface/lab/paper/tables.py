@@ -29,7 +29,7 @@ AGAIN = "; delete it, and the same command rebuilds it from the finished runs"
 Show = Callable[[str, Progress], None]
 Page = Callable[[dict[str, Any]], str]
 Record = Callable[[dict[str, Any]], dict[str, Any]]
-Merge = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
+Place = Callable[[dict[str, Any], str, dict[str, Any]], None]
 
 
 def reproduce_paper(
@@ -112,8 +112,8 @@ class Table:
         epochs: the epochs of every run, if not those of its row.
         seeds: the number of final runs.
         record: what the table keeps of the results of a sweep.
-        merge: makes one row of an old and a new one, which may have been made with other settings; without it, another
-            grid is an error.
+        place: puts a row, with its name, among those of its network, where one of that name may have been made with other
+            settings; without it, another grid is an error.
         draw: called with the table and the name of the experiment after each row.
     """
 
@@ -130,11 +130,11 @@ class Table:
         epochs: int | None = None,
         seeds: int = 3,
         record: Record | None = None,
-        merge: Merge | None = None,
+        place: Place | None = None,
         draw: Callable[[dict[str, Any], str], None] | None = None,
     ) -> None:
         self.write, self.out, self.jobs, self.data, self.show = write, out / name, jobs, data, show
-        self.epochs, self.seeds, self.record, self.merge, self.draw = epochs, seeds, record, merge, draw
+        self.epochs, self.seeds, self.record, self.place, self.draw = epochs, seeds, record, place, draw
         self.file, self.page = results / f"{name}.json", results / f"{name}.md"
 
     def fill(self, rows: Mapping[str, list[Row]], only: Sequence[str] | None, command: str) -> None:
@@ -165,7 +165,7 @@ class Table:
         with FileLock(self.out / ".lock"):  # another command may fill other rows at the same time
             table = self._read()
             rows = self._room(table, experiment, row)
-            rows[row.name] = self.merge(rows[row.name], told) if self.merge and row.name in rows else told
+            (self.place or dict.__setitem__)(rows, row.name, told)
             page = self._page(table)
             write_json(self.file, table)
             write_text(self.page, page)
@@ -175,7 +175,7 @@ class Table:
     def _room(self, table: dict[str, Any], experiment: str, row: Row) -> dict[str, Any]:
         """The rows of an experiment; an error if the row is there with another grid."""
         rows: dict[str, Any] = table["experiments"].setdefault(experiment, {})
-        if self.merge is None and row.name in rows and rows[row.name]["grid"] != _axes(row):
+        if self.place is None and row.name in rows and rows[row.name]["grid"] != _axes(row):
             raise ArgumentError(
                 f"{self.file}: already has {row.name} of {experiment}, with another grid; choose another --results"
             )
@@ -228,7 +228,7 @@ class Table:
             data=self.data,
             together=row.together,
         )
-        if self.merge is None:
+        if self.place is None:
             return plan
         folder = f"{folder}-{key_of(plan.identity())}"  # with other settings, other runs
         return replace(plan, out=folder, storage=folder)
