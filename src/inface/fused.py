@@ -208,6 +208,8 @@ class Fused:
         ]
 
     def _with_list(self, layer: Memory, rows: int, strategy: InFace | None) -> Memory:
+        if strategy is not None and not self.lists.pays(layer.x, rows):
+            return layer
         entries = self.lists.entries(layer.x, rows, look=strategy is None)
         if entries is None:
             return layer
@@ -220,13 +222,16 @@ class Fused:
     ) -> int:
         """The step itself: one call, or two where a first half has lists of some layers; how many blocks were outside."""
         found, versions = 0, [-1 if layer is None else version(layer.x) for layer in memory]
-        for grows in (False, True):
-            some = [layer if layer is not None and (layer.new is not None) is grows else None for layer in memory]
-            if any(layer is not None for layer in some):
-                found += layers.table.step(some, options, strategy, project=project)
-        for i, layer in enumerate(memory):
-            if layer is not None and layer.new is not None:
-                self.lists.grown(layer.x, layers.table.rows[i], layer.new)
+        if strategy is None:
+            for grows in (False, True):
+                some = [layer if layer is not None and (layer.new is not None) is grows else None for layer in memory]
+                if any(layer is not None for layer in some):
+                    found += layers.table.step(some, options, strategy, project=project)
+            for i, layer in enumerate(memory):
+                if layer is not None and layer.new is not None:
+                    self.lists.grown(layer.x, layers.table.rows[i], layer.new)
+        else:
+            found = layers.table.step(memory, options, strategy, project=project)
         if strategy == "projected" and layers.table.set.kernel in LISTED:
             for layer, before, rows in zip(memory, versions, layers.table.rows, strict=True):
                 if layer is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,8 @@ from .warning import warn
 __all__ = ["Direction", "FrankWolfe"]
 
 Direction = Callable[[Set, Tensor, Tensor], Tensor]
+
+NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
 class Gaps(NamedTuple):
@@ -415,12 +418,16 @@ class FrankWolfe(Optimizer):
             return
         state, size = self.state[units_[0].params[0]], StepSize(scalar(group["lr"]))
         first = state["phase"] == 0
-        with keeping_blocks(group, units_, self.state), preconditioned(group, units_, self.state):
+        keeping = NOTHING if group["path"] is None else keeping_blocks(group, units_, self.state)
+        scaled = preconditioned(group, units_, self.state) if group["precondition"] else NOTHING
+        with keeping, scaled:
             if group["relative"] is not None:
                 size = self._relative_size(group, units_[0], fused=options is not None)
             left = units_
             if options is not None:
-                sized = options._replace(lr=size.lr, rate=size.rate, most=size.most)
+                sized = options
+                if group["relative"] is not None:
+                    sized = options._replace(lr=size.lr, rate=size.rate, most=size.most)
                 left, outside = self._fused.step(index, group, self.state, sized)
                 self._outside += outside
             for unit in left:

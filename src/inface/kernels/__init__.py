@@ -277,6 +277,7 @@ class Table:
             table[:, RATES] = rates.data_ptr() + 8 * table[:, START]
             table[:, SLOPES] = slopes.data_ptr() + 8 * table[:, START]
         self._entries = [shape.numel() for shape in shapes]
+        self._listed = True  # whether columns of lists may be other than 0
         self._small = self.total == 1 or sum(self._entries) < LARGE
         self._counted = self.counts.numpy()
         self._places = [table.ctypes.data for table in self._tables]
@@ -328,7 +329,9 @@ class Table:
         table[:, 1] = [0 if g is None else g.data_ptr() for g in held]
         if options.momentum:
             table[:, 2] = [0 if layer is None or layer.m is None else layer.m.data_ptr() for layer in memory]
-        if which > 1:
+        some = which > 1 and any(layer.entries is not None for layer in active)
+        if some or (which > 1 and self._listed):
+            self._listed = some  # while it is False these columns stay 0: filling them costs more than a small step
             lists = [None if layer is None else layer.entries for layer in memory]
             table[:, AT] = [0 if found is None else found.listed.at.data_ptr() for found in lists]
             table[:, ENDS] = [0 if found is None else found.listed.ends.data_ptr() for found in lists]

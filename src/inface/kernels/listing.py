@@ -9,11 +9,11 @@ from __future__ import annotations
 from numba import carray, float32, float64, int32, int64
 
 from .loops import PIECE, REASSOCIATE, compiled, pointer
-from .projected import find
+from .short import find
 
 __all__ = [
-    "agree_float32", "agree_float64", "listed_float32", "listed_float64", "same_float32", "same_float64", "squares_float32", "squares_float64", "values_float32",
-    "values_float64",
+    "agree_float32", "agree_float64", "listed_float32", "listed_float64", "same_float32", "same_float64", "squares_float32", "squares_float64", "used_float32",
+    "used_float64", "values_float32", "values_float64",
 ]  # fmt: skip
 
 
@@ -88,6 +88,17 @@ def same_rows(x, at, ends, values, looks):
         if used != 0:
             return False
     return True
+
+
+@compiled()
+def used_in(x, looks):
+    """How much of some rows, evenly spread, is not zero."""
+    used = 0
+    for k in range(looks):
+        i = k * x.shape[0] // looks
+        for j in range(x.shape[1]):
+            used += x[i, j] != 0
+    return used
 
 
 @compiled()
@@ -199,3 +210,15 @@ def squares_float64(x, g, rows, width, at, ends, out):
         last,
         carray(pointer(out), (2,), float64),
     )
+
+
+@compiled(entry=True)
+def used_float32(x, rows, width, looks):
+    """How much of so many rows of float32 memory is not zero."""
+    return used_in(carray(pointer(x), (rows, width), float32), looks)
+
+
+@compiled(entry=True)
+def used_float64(x, rows, width, looks):
+    """The same of float64 memory."""
+    return used_in(carray(pointer(x), (rows, width), float64), looks)

@@ -20,6 +20,9 @@ __all__ = ["Entries", "Listed", "Lists", "version"]
 # Above this density a list costs more than it saves.
 DENSEST = 0.2
 
+# Below this density it saves even where a kernel reads whole rows quickly.
+THIN = 0.02
+
 # So many steps are taken with one list.
 SERVES = 16
 
@@ -84,6 +87,15 @@ class Lists:
         listed = _find(x, rows, densest)
         self._kept.setdefault(x, {})[rows] = _Kept(listed, densest, version(x), x.data_ptr())
         return listed
+
+    def pays(self, x: Tensor, rows: int) -> bool:
+        """Whether a step in the face is better taken with a list: others need it too, or rows are nearly empty.
+
+        A kernel that reads whole rows, where there is one, is faster than lists that reach into nearly every cache line.
+        """
+        kept = self._kept.get(x, {}).get(rows)
+        known = kept is not None and kept.values is not None and kept.version == version(x)
+        return known or not _streams() or _looks_thin(x, rows)
 
     def entries(self, x: Tensor, rows: int, densest: float = DENSEST, *, look: bool = False) -> Entries | None:
         """What the rows of ``x`` use, with the numbers there.
@@ -173,6 +185,18 @@ class Lists:
         )
         size, slope = squares.sqrt().tolist()
         return size, slope
+
+
+def _looks_thin(x: Tensor, rows: int) -> bool:
+    """Whether few of the numbers in some rows are not zero."""
+    width = x.numel() // max(rows, 1)
+    looks = min(LOOKS, rows)
+    return bool(kernel("used", x.dtype)(x.data_ptr(), rows, width, looks) <= THIN * looks * width)
+
+
+@functools.cache
+def _streams() -> bool:
+    return bool(importlib.import_module(".squeeze", __package__).SQUEEZES)
 
 
 def _find(x: Tensor, rows: int, densest: float) -> Listed | None:
