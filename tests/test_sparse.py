@@ -25,7 +25,7 @@ import inface
 from helpers.conv1d import Conv1D
 from inface import kernels
 from inface.density import announce
-from inface.paths import abandon
+from inface.paths import abandon, cool_down
 from inface.sparse import chosen_layers
 
 STEPS = 60
@@ -1017,6 +1017,28 @@ def test_torchs_schedulers_change_nothing_about_the_density(name, free, lr):
     losses = train(model, batch, opt, scheduler=SCHEDULERS[name](opt))
     assert_sparse(opt, 0.2)
     assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("free", ["sgd", "adamw"])
+def test_steps_end_short_at_a_constant_lr_and_are_those_of_a_schedule_where_there_is_one(free):
+    """A constant rate would end in noise; the bound is none for cosine and linear schedules, from any rate."""
+    lr, steps = {"sgd": 0.1, "adamw": 0.01}[free], 400
+    data = torch.Generator().manual_seed(1)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 4))
+    opt = inface.sparse_optimizer(model, density=0.2, lr=lr, steps=steps, free=free)
+    moved = []
+    for _ in range(steps):
+        before = model[0].weight.detach().clone()
+        x = torch.randn(20, 32, generator=data)
+        opt.zero_grad()
+        nn.functional.cross_entropy(model(x), torch.randint(4, (20,), generator=data)).backward()
+        opt.step()
+        moved.append(float((model[0].weight.detach() - before).norm() / before.norm()))
+    assert sum(moved[-10:]) < 0.2 * sum(moved[200:210])
+    for schedule in (lambda t: (1 + math.cos(math.pi * t)) / 2, lambda t: 1 - t):
+        factors = [schedule(step / steps) / cool_down({"step": step, "steps": steps}) for step in range(steps)]
+        assert max(factors) <= 1
 
 
 def test_a_step_with_lr_0_neither_moves_nor_takes_the_path_further():

@@ -19,6 +19,7 @@ __all__ = [
     "PathLayer",
     "abandon",
     "caller",
+    "cool_down",
     "layer_of",
     "regrows",
     "room",
@@ -28,6 +29,9 @@ __all__ = [
 
 # Above this density every block has most of its atoms: Frank-Wolfe steps have nothing to bring back.
 REGROW_BELOW = 0.5
+
+# Relative steps have no bound but their own until this part of the steps is left, and this part of it in the end.
+COOL, COOLEST = 0.875, 0.05
 
 
 class Path(TypedDict):
@@ -71,6 +75,18 @@ def warm_up(path: Path | None) -> float:
     if path is None or not path["begin"]:
         return 1.0
     return min(1.0, (path["step"] + 1) / (path["begin"] * path["steps"]))
+
+
+def cool_down(path: Path) -> float:
+    """The factor that bounds relative steps: at the end they are short, also where no scheduler lowers ``lr``.
+
+    Their length does not fall with the gradients, so that a training at a constant learning rate would end in noise. The
+    factor falls on a line that cosine and linear schedules stay below. Who trains on after the path moves at its end.
+
+    >>> [round(cool_down({"step": step, "steps": 100}), 2) for step in (10, 30, 65, 100, 200)]
+    [1.0, 0.8, 0.4, 0.05, 0.05]
+    """
+    return max(min(1.0, (1 - path["step"] / path["steps"]) / COOL), COOLEST)
 
 
 def regrows(path: Path | None) -> bool:

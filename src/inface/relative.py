@@ -26,11 +26,12 @@ import torch
 from torch import Tensor
 
 from .dtensors import total
-from .paths import Path, warm_up
+from .paths import Path, cool_down, warm_up
 from .sets.base import can_look, computable, number, wide
+from .types import Free
 from .units import Unit
 
-__all__ = ["AUTO", "LONGEST", "NUMBERS", "StepSize", "begin", "keep_gap", "share_of", "step_size"]
+__all__ = ["AUTO", "LENGTH", "LONGEST", "NUMBERS", "StepSize", "begin", "keep_gap", "share_of", "step_size"]
 
 # Never the default device, nor its dtype.
 FLOAT64: Any = {"dtype": torch.float64, "device": "cpu"}
@@ -47,6 +48,9 @@ GRADIENT, GAP = 0.02, 0.1
 
 # On a path of densities no step is longer, whatever a scheduler makes of lr: networks without normalisation die of 6 %.
 LONGEST = 0.04
+
+# A step of a layer of sparse_optimizer is this part of its length, at fast learning rates and above.
+LENGTH: dict[Free, float] = {"sgd": 0.03, "adamw": 0.0164}
 
 # The steps of sparse_optimizer are those of a training of so many gradients; of four times as many, half as long.
 STEPS = 5000
@@ -84,7 +88,7 @@ def step_size(
     """
     length = group["relative"] * group["lr"]
     if group["path"] is not None:
-        length = _on_path(length, group["path"])
+        length = _on_path(length, group["path"], LENGTH["adamw" if group["precondition"] else "sgd"])
     if state["phase"] and group["in_face"] == "projected":
         if norms is None:
             size, norm = _norm(unit, x, x), _norm(unit, g, x)
@@ -112,10 +116,13 @@ def share_of(steps: int) -> float:
     return math.sqrt(STEPS / steps)
 
 
-def _on_path(length: float | Tensor, path: Path) -> float | Tensor:
+def _on_path(length: float | Tensor, path: Path, usual: float) -> float | Tensor:
+    """The length of a step on a path; ``usual`` is the one of a fast learning rate in a training of ``STEPS`` gradients."""
+    most = LONGEST
     if path["by_itself"]:
         length = length * share_of(path["steps"])
-    return (length.clamp(max=LONGEST) if isinstance(length, Tensor) else min(length, LONGEST)) * warm_up(path)
+        most = min(most, usual * share_of(path["steps"])) * cool_down(path)
+    return (length.clamp(max=most) if isinstance(length, Tensor) else min(length, most)) * warm_up(path)
 
 
 def _usual(state: dict[str, Any], mean: str, recent: str, norm: Tensor, momentum: float) -> tuple[Tensor, Tensor]:

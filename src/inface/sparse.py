@@ -17,7 +17,7 @@ from .dtensors import whole
 from .layers import Layers, chosen_layers, pools
 from .optimizer import FrankWolfe
 from .paths import room, unfinished
-from .relative import LONGEST, share_of
+from .relative import LENGTH, LONGEST, share_of
 from .sets import L1Ball
 from .sets.base import computable
 from .types import Free
@@ -25,10 +25,8 @@ from .warning import Place, here, warn_at
 
 __all__ = ["Free", "chosen_layers", "sparse_optimizer"]
 
-# A step of a sparse layer is this part of its own length, at these learning rates and above, in a training of relative.STEPS
-# gradients. Below, it goes with the root of lr: relative steps know the size of gradients, so they need less of the
-# correction that lr is.
-LENGTH: dict[Free, float] = {"sgd": 0.03, "adamw": 0.0164}
+# At these learning rates and above, steps have their full length. Below, it goes with the root of lr: relative steps know the
+# size of gradients, so they need less of the correction that lr is.
 FAST_LR: dict[Free, float] = {"sgd": 0.1, "adamw": 0.01}
 
 # One gradient in ten brings back edges, the others train those that are there.
