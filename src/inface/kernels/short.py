@@ -130,7 +130,7 @@ def pick_prices(prices, g, at, place, own, price, count):
 
 @compiled()
 def gather(x, g, at, own, price, count):
-    """``x`` and its gradient in those places, then zeros, to a multiple of 32; whether the gradient is finite there."""
+    """``x`` and its gradient in those places, then zeros, to a multiple of eight; whether the gradient is finite there."""
     rest = x.dtype.type(0)
     for q in range(count):
         own[q], price[q] = x[at[q]], g[at[q]]
@@ -191,10 +191,3 @@ def average_whole(x, m, price, weight, sign):
         new = mixed if old == old else new  # noqa: PLR0124 - NaN is not itself: no average yet
         m[k] = new if x[k] != zero else old
         price[k] = new if x[k] != zero else zero
-
-
-@compiled()
-def hide_zeros(own, v, n, low):
-    """Below every cut, where there is nothing."""
-    for q in range(n):
-        v[q] = v[q] if own[q] != 0 else low
