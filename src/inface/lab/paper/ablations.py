@@ -101,7 +101,7 @@ def reproduce_ablations(
         show: called with the name of the sweep and its progress.
     """
     name = "ablations-quick" if quick else "ablations"
-    effort: dict[str, Any] = {"epochs": epochs, "seeds": seeds, "merge": lambda _old, new: new}
+    effort: dict[str, Any] = {"epochs": epochs, "seeds": seeds, "place": dict.__setitem__}
     table = Table(name, ablations_page, out, results, jobs, data, show, **effort)
     words = ["ablations", *["--quick"] * quick, *([] if epochs is None else [f"--epochs {epochs}"])]
     rows = {experiment: ablation_rows(experiment, results / "table1.json") for experiment in experiments}
