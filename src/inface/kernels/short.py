@@ -2,7 +2,7 @@
 
 # Types are Numba's; its loops are what they are.
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN202, ARG001
+# ruff: noqa: ANN001, ANN201, ARG001
 
 from __future__ import annotations
 
