@@ -221,8 +221,13 @@ def test_nodes_with_weight_normalisation_keep_an_edge(scope):
     assert (cut[0].parametrizations.weight.original1.count_nonzero(1) >= 1).all()
     total = sum(int(dict(cut.named_parameters())[name].count_nonzero()) for name in layers)
     assert total == round(0.02 * 6400) + round(0.02 * 1000) if scope == "layer" else total == round(0.02 * 7400)
-    with pytest.raises(
-        ValueError, match=r"leave an edge to each of 100 nodes with weight normalisation, got 0\.01, which"
-    ):
-        hard_threshold(model, 0.01, layers=layers, scope=scope, inplace=True)
     assert model[2].weight.count_nonzero() == 1000
+
+
+@pytest.mark.parametrize("scope", ["layer", "global", "balanced"])
+def test_nodes_with_weight_normalisation_keep_an_edge_where_fewer_are_wanted_and_where_they_are_frozen(scope):
+    torch.manual_seed(0)
+    model = nn.utils.parametrizations.weight_norm(nn.Linear(64, 100)).requires_grad_(False)
+    cut = hard_threshold(model, 0.01, layers="*original1", scope=scope)
+    assert (cut.parametrizations.weight.original1.count_nonzero(1) == 1).all()
+    assert cut(torch.randn(5, 64)).isfinite().all()

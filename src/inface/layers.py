@@ -45,18 +45,18 @@ WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
-def chosen_layers(model: nn.Module) -> Layers:
-    """The parameters that are made sparse where nobody says which, by name.
+def chosen_layers(model: nn.Module, *, frozen: bool = False) -> Layers:
+    """The parameters that are made sparse where nobody says which, by name; ``frozen``: those that need no gradient too.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4), nn.Linear(4, 3), nn.LSTM(4, 3))
     >>> list(chosen_layers(model))
     ['2.weight', '3.weight_ih_l0', '3.weight_hh_l0']
     """
-    return _found(model)[0]
+    return _found(model, frozen=frozen)[0]
 
 
-def _found(model: nn.Module) -> tuple[Layers, list[str]]:
+def _found(model: nn.Module, *, frozen: bool = False) -> tuple[Layers, list[str]]:
     """The usual layers by name, and the weights that would be among them but are computed in another way."""
     dense = {id(p) for module in model.modules() if isinstance(module, DENSE) for p in module.parameters(recurse=False)}
     names = {id(p): name for name, p in model.named_parameters()}
@@ -70,7 +70,7 @@ def _found(model: nn.Module) -> tuple[Layers, list[str]]:
                 unknown.append(weight)
                 continue
             p = layer.param
-            if id(p) in names and id(p) not in dense and p.requires_grad and _has_shape(p):
+            if id(p) in names and id(p) not in dense and (frozen or p.requires_grad) and _has_shape(p):
                 found.setdefault(names[id(p)], layer._replace(weight=weight))
     order = list(names.values())
     return dict(sorted(found.items(), key=lambda item: order.index(item[0]))), unknown

@@ -106,9 +106,11 @@ def hard_threshold(
     multiplies what is left of a layer by ``sqrt(a b)``, where ``a`` and ``b`` are the numbers that would restore its l1 and
     its l2 norm. Outputs of a node shrink by ``1 / b`` if its inputs are independent, by ``1 / a`` if they are all alike, and
     by something between for real ones. Statistics of batch normalisation are another matter:
-    :func:`torch.optim.swa_utils.update_bn` measures them again.
+    :func:`torch.optim.swa_utils.update_bn` measures them again. A weight behind weight normalisation has the length that
+    the normalisation gives it.
 
-    Each node of a layer with weight normalisation keeps its largest edge.
+    Each node of a layer with weight normalisation keeps its largest edge, also where ``keep`` leaves fewer edges than nodes:
+    what it is divided by would be zero.
 
     Args:
         model: the network, which is not changed unless ``inplace`` says so.
@@ -136,15 +138,9 @@ def hard_threshold(
     kept = model if inplace else _copied(model)
     parameters = dict(kept.named_parameters())
     chosen = [parameters[name] for name in names]
-    nodes = {id(each.param): int(each.per == "input") for each in chosen_layers(kept).values() if each.every_node}
+    layers_of = chosen_layers(kept, frozen=True).values()
+    nodes = {id(each.param): int(each.per == "input") for each in layers_of if each.every_node}
     parts = [[p] for p in chosen] if scope == "layer" else [chosen]
-    for together in parts:
-        needed = sum(p.shape[nodes[id(p)]] for p in together if id(p) in nodes)
-        if needed > (left := _count_to_keep(keep, sum(p.numel() for p in together))):
-            raise ValueError(
-                f"hard_threshold: keep must leave an edge to each of {needed} nodes with weight normalisation, got {keep!r}, "
-                f"which leaves {left}"
-            )
     for together in parts:
         _keep_largest(together, keep, nodes, balanced=scope == "balanced")
     return kept
@@ -172,17 +168,13 @@ def _keep_largest(params: list[nn.Parameter], keep: float, nodes: dict[int, int]
     ranked = torch.cat(scores)
     order = ranked.sort(descending=True, stable=True).indices
     mask = torch.zeros_like(ranked, dtype=torch.bool)
-    mask[order[: _count_to_keep(keep, ranked.numel())]] = True
+    mask[order[: max(1, round(keep * ranked.numel()), int(ranked.isinf().sum()))]] = True
     masks = mask.split([size.numel() for size in sizes])
     for p, x, at, part, size, kept in zip(params, all_, places, parts, sizes, masks, strict=True):
         part.masked_fill_(~kept.reshape(part.shape).to(x.device), 0)
         if balanced:
             part.mul_(_regained(size, kept))
         keep_whole(p, part if at is None else x.index_copy(*at, part))
-
-
-def _count_to_keep(keep: float, edges: int) -> int:
-    return max(1, round(keep * edges))
 
 
 def _protect(scores: Tensor, shape: torch.Size, dim: int) -> None:
