@@ -1019,10 +1019,10 @@ def test_torchs_schedulers_change_nothing_about_the_density(name, free, lr):
     assert losses[-1] < 0.9 * losses[0]
 
 
-@pytest.mark.parametrize("free", ["sgd", "adamw"])
-def test_steps_end_short_at_a_constant_lr_and_are_those_of_a_schedule_where_there_is_one(free):
+@pytest.mark.parametrize(("free", "lr"), [("sgd", 0.1), ("sgd", 0.005), ("adamw", 0.01), ("adamw", 0.0005)])
+def test_steps_end_short_at_a_constant_lr_and_are_those_of_a_schedule_where_there_is_one(free, lr):
     """A constant rate would end in noise; the bound is none for cosine and linear schedules, from any rate."""
-    lr, steps = {"sgd": 0.1, "adamw": 0.01}[free], 400
+    steps = 400
     data = torch.Generator().manual_seed(1)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 4))
@@ -1039,6 +1039,17 @@ def test_steps_end_short_at_a_constant_lr_and_are_those_of_a_schedule_where_ther
     for schedule in (lambda t: (1 + math.cos(math.pi * t)) / 2, lambda t: 1 - t):
         factors = [schedule(step / steps) / cool_down({"step": step, "steps": steps}) for step in range(steps)]
         assert max(factors) <= 1
+
+
+def test_a_training_whose_steps_are_announced_is_the_same_to_the_bit():
+    weights = []
+    for announced in (False, True):
+        model, batch, opt = make(steps="auto" if announced else STEPS)
+        if announced:
+            announce(opt, STEPS)
+        train(model, batch, opt, scheduler=CosineAnnealingLR(opt, STEPS))
+        weights.append(values(model))
+    assert_same(*weights)
 
 
 def test_a_step_with_lr_0_neither_moves_nor_takes_the_path_further():

@@ -151,6 +151,7 @@ def attach(
     every: int | None = None,
     by_itself: bool,
     every_block: Sequence[bool] | None = None,
+    length: float = 0.0,
 ) -> None:
     """Put groups on a path to the densities of their sets, from the densities and the lengths that their weights have.
 
@@ -185,6 +186,7 @@ def attach(
                 budget=0.0,
                 by_itself=by_itself,
                 every_block=each,
+                length=length,
             )
         )
     for group, layer, size, path in zip(groups, layers, sizes, made, strict=True):

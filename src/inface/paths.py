@@ -50,6 +50,7 @@ class Path(TypedDict):
         budget: the sum of the radii of all blocks at a density of one.
         by_itself: whether the optimizer advances the path with every step, or a scheduler does.
         every_block: whether each block keeps an atom at least.
+        length: of a relative step at the learning rate that the optimizer was made with; 0 where a scheduler advances the path.
     """
 
     step: int
@@ -64,6 +65,7 @@ class Path(TypedDict):
     budget: float
     by_itself: bool
     every_block: bool
+    length: float
 
 
 def warm_up(path: Path | None) -> float:

@@ -118,11 +118,16 @@ def share_of(steps: int) -> float:
 
 def _on_path(length: float | Tensor, path: Path, usual: float) -> float | Tensor:
     """The length of a step on a path; ``usual`` is the one of a fast learning rate in a training of ``STEPS`` gradients."""
-    most = LONGEST
     if path["by_itself"]:
-        length = length * share_of(path["steps"])
-        most = min(most, usual * share_of(path["steps"])) * cool_down(path)
-    return (length.clamp(max=most) if isinstance(length, Tensor) else min(length, most)) * warm_up(path)
+        own, length = path["length"], _least(length, usual)
+        full = length.clamp(min=own) if isinstance(length, Tensor) else max(length, own)
+        length = _least(length, full * cool_down(path)) * min(share_of(path["steps"]), LONGEST / own)
+    return _least(length, LONGEST) * warm_up(path)
+
+
+def _least(a: float | Tensor, b: float | Tensor) -> float | Tensor:
+    """The smaller one; a number on a device stays there."""
+    return a.clamp(max=b) if isinstance(a, Tensor) else min(a, b)
 
 
 def _usual(state: dict[str, Any], mean: str, recent: str, norm: Tensor, momentum: float) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from .dtensors import whole
 from .layers import Layers, chosen_layers, pools
 from .optimizer import FrankWolfe
 from .paths import room, unfinished
-from .relative import LENGTH, LONGEST, share_of
+from .relative import LENGTH
 from .sets import L1Ball
 from .sets.base import computable
 from .types import Free
@@ -100,12 +100,11 @@ def sparse_optimizer(
     groups: list[dict[str, Any]] = []
     shared, every_node = [], []
     length = LENGTH[free] * min(1.0, math.sqrt(float(lr) / FAST_LR[free]))
-    relative = min(length, LONGEST / share_of(steps) if steps else math.inf) / float(lr)
     for pool, (share, members) in found.items():
         _check_members(share, members)
         for name, layer in members.items():
             ball = _ball(layer.param, layer.per, share)
-            groups.append({"params": [(name, layer.param)], "set": ball, "relative": relative})
+            groups.append({"params": [(name, layer.param)], "set": ball, "relative": length / float(lr)})
             shared.append(pool)
             every_node.append(layer.every_node)
     rest = [(name, p) for name, p in model.named_parameters() if name not in names]
@@ -125,7 +124,8 @@ def sparse_optimizer(
         precondition=adaptive,
         project=True,
     )
-    attach(opt, opt.param_groups[: len(groups)], shared, steps=steps, by_itself=True, every_block=every_node)
+    own = {"by_itself": True, "every_block": every_node, "length": length}
+    attach(opt, opt.param_groups[: len(groups)], shared, steps=steps, **own)
     _watch(opt)
     return opt
 
