@@ -159,6 +159,9 @@ def sparse_row(x, sign, r, lr, phase, family, project, at, short, v, count, whol
     if far > 0:  # so far away that sums would lose digits
         if whole:  # somebody makes a list first
             return np.inf, False, False, False
+        for q in range(count):
+            if not abs(v[q]) < np.inf:  # nobody knows where that ends
+                return np.nan, False, False, outside
         onto, vanished = shrink(v, own, count, r, on, eps)
         for q in range(count, n):
             v[q] = 0.0
