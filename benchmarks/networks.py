@@ -8,9 +8,11 @@ data is used. It can be killed at any moment; the same command continues.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
 import statistics
 import time
+from collections import Counter
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,16 @@ def run(kind: Kind, samples: Samples, method: str, lr: float, density: float, se
     return {"score": kind.score(found, y[count:]), "seconds": seconds}
 
 
+def code() -> str:
+    """A short hash of the library's code, without the laboratory, the exports and the command line."""
+    package = Path(inface.__file__).parent
+    files = sorted(path.relative_to(package) for path in package.rglob("*.py"))
+    found = hashlib.sha256()
+    for file in (file for file in files if file.parts[0] not in ("lab", "cli", "export", "integrations")):
+        found.update(f"{file.as_posix()}\n".encode() + (package / file).read_bytes())
+    return found.hexdigest()[:8]
+
+
 def page(runs: list[dict[str, Any]]) -> str:
     """What the runs reached, as Markdown."""
     text = [
@@ -94,8 +106,16 @@ def page(runs: list[dict[str, Any]]) -> str:
             told = [_told(line.get(method, []), math.inf if method == "dense" else best) for method in METHODS]
             text.append(f"| {network} | {lr:g} | " + " | ".join(told) + " |")
         text += ["", *_counted(lines), ""]
-    text += ["Made by `python -m benchmarks.networks --density D --seeds N` for each of these densities."]
+    text += [
+        "Made by `python -m benchmarks.networks --density D --seeds N` for each of these densities. Runs of inface by the"
+    ]
+    text += [f"library's code, as a hash of its files: {_codes(runs)}. `--again` trains those of other code again."]
     return "\n".join([*text, ""])
+
+
+def _codes(runs: list[dict[str, Any]]) -> str:
+    counts = Counter(run.get("code", "older") for run in runs if run["method"] == "inface")
+    return ", ".join(f"{name} ({count})" for name, count in counts.most_common())
 
 
 def _told(scores: list[float], best: float) -> str:
@@ -128,11 +148,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--only", nargs="*", default=list(KINDS), choices=KINDS, metavar="NETWORK")
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS, metavar="METHOD")
+    parser.add_argument(
+        "--again", action="store_true", help="train again what was trained by other code of the library"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of networks.json and networks.md")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     file = arguments.results / "networks.json"
     runs = read_json(file)["runs"] if file.is_file() else []
+    now = code()
+    if arguments.again:
+        wanted = (arguments.density, "inface")
+        runs = [run for run in runs if (run["density"], run["method"]) != wanted or run.get("code") == now]
     done = {tuple(each[name] for name in NAMES) for each in runs}
     for network in arguments.only:
         kind = KINDS[network]
@@ -141,7 +168,8 @@ def main() -> None:
             density = 1.0 if method == "dense" else arguments.density
             key = (network, lr, method, density, seed)
             if key not in done:
-                runs.append({**dict(zip(NAMES, key, strict=True)), **run(kind, samples, method, lr, density, seed)})
+                found = run(kind, samples, method, lr, density, seed)
+                runs.append({**dict(zip(NAMES, key, strict=True)), **found, "code": now})
                 print(*key, f"{runs[-1]['score']:.1f}", flush=True)
                 write_json(file, {"versions": versions("python", "inface", "torch", "numba"), "runs": runs})
                 write_text(arguments.results / "networks.md", page(runs))
