@@ -153,5 +153,6 @@ def _run(final: dict[str, Any], theta: int, percent: float) -> dict[str, Any]:
         **{
             told: {str(each): final[reading][str(each)] for each in THETAS if each < percent}
             for told, reading in (("cut", "kept_together"), ("balanced", "kept_balanced"))
+            if reading in final  # older runs have no balanced cuts
         },
     }
