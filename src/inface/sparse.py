@@ -124,8 +124,8 @@ def sparse_optimizer(
         precondition=adaptive,
         project=True,
     )
-    own = {"by_itself": True, "every_block": every_node, "length": length}
-    attach(opt, opt.param_groups[: len(groups)], shared, steps=steps, **own)
+    walking = opt.param_groups[: len(groups)]
+    attach(opt, walking, shared, steps=steps, by_itself=True, every_block=every_node, length=length)
     _watch(opt)
     return opt
 
