@@ -48,7 +48,9 @@ def test_a_classifier_without_norms_becomes_as_certain_as_a_dense_one():
 
 def test_where_a_norm_takes_the_length_out_nothing_pulls_outwards():
     grown, _ = trained(classifier(normalised=True), certain)
-    assert grown[1] < 1.3  # the gradient of what a norm rescales has no part along it
+    free, _ = trained(classifier(), certain)
+    # The gradient of what a norm rescales has no part along it; the average of some has a little along what it has become.
+    assert grown[1] < 2 < 0.2 * free[1]
 
 
 def test_a_layer_with_room_left_keeps_its_budget():

@@ -1019,6 +1019,24 @@ def test_torchs_schedulers_change_nothing_about_the_density(name, free, lr):
     assert losses[-1] < 0.9 * losses[0]
 
 
+@pytest.mark.parametrize(("free", "lr"), [("sgd", 0.1), ("adamw", 0.01)])
+@pytest.mark.parametrize("density", [0.25, 0.1])
+def test_weights_that_start_with_the_wrong_sign_change_it_before_they_leave(density, free, lr):
+    random = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    model = nn.Linear(20, 5)
+    useful = (torch.arange(5), torch.arange(5))
+    model.weight.data[useful] = -0.1
+    opt = inface.sparse_optimizer(model, density=density, lr=lr, steps=300, free=free)
+    for _ in range(300):
+        x = torch.randn(50, 20, generator=random)
+        opt.zero_grad()
+        nn.functional.cross_entropy(model(x), x[:, :5].argmax(1)).backward()
+        opt.step()
+    assert_sparse(opt, density)
+    assert (model.weight[useful] > 0).all()
+
+
 @pytest.mark.parametrize(("free", "lr"), [("sgd", 0.1), ("sgd", 0.005), ("adamw", 0.01), ("adamw", 0.0005)])
 def test_steps_end_short_at_a_constant_lr_and_are_those_of_a_schedule_where_there_is_one(free, lr):
     """A constant rate would end in noise; the bound is none for cosine and linear schedules, from any rate."""

@@ -26,7 +26,7 @@ from .warning import warn
 
 __all__ = ["cut", "keeping_blocks", "lamp", "returned", "warn_of_unreached"]
 
-# On the way to a density of a half and more, edges that met zero return on its other side, of this size, relative to the mean.
+# Above a density of a half, edges that met zero return on its other side, of this size, relative to the mean.
 RETURN = 1e-3
 
 

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from .budgets import budget_of, enter, grow, share
 from .cuts import cut, returned, warn_of_unreached
-from .paths import REGROW_BELOW, Path, caller, layer_of, room
+from .paths import REGROW_BELOW, Path, caller, in_face_steps_for, layer_of, room
 from .units import names_of
 
 __all__ = ["DensityScheduler", "advance", "announce", "attach", "check_announced", "checked_steps"]
@@ -215,6 +215,8 @@ def announce(optimizer: Optimizer, steps: int) -> None:
         path: Path | None = group.get("path")
         if path is not None and not path["steps"]:
             path["steps"], path["every"] = steps, _between_cuts(path["begin"], path["end"], steps)
+            if path["by_itself"]:
+                group["in_face_steps"] = in_face_steps_for(steps)
 
 
 def check_announced(groups: Sequence[Mapping[str, Any]]) -> None:
@@ -276,7 +278,7 @@ def _advance(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> bool:
         if step - path["every"] <= begin:
             warn_of_unreached(layers)
         layers = list(cut(layers, density))
-    if path["by_itself"] and path["target"] >= REGROW_BELOW and step < path["steps"]:
+    if path["by_itself"] and density >= REGROW_BELOW and step < path["steps"]:
         layers = list(returned(layers, density))
     for layer in layers:
         layer.group["path"]["density"] = density

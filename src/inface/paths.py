@@ -20,6 +20,7 @@ __all__ = [
     "abandon",
     "caller",
     "cool_down",
+    "in_face_steps_for",
     "layer_of",
     "regrows",
     "room",
@@ -29,6 +30,9 @@ __all__ = [
 
 # Above this density every block has most of its atoms: Frank-Wolfe steps have nothing to bring back.
 REGROW_BELOW = 0.5
+
+# One gradient in fifty brings back edges, the others train those that are there; a short training takes a few such steps.
+MOST_IN_FACE, LEAST_IN_FACE = 49, 9
 
 # Relative steps have no bound but their own until this part of the steps is left, and this part of it in the end.
 COOL, COOLEST = 0.875, 0.05
@@ -94,6 +98,15 @@ def cool_down(path: Path) -> float:
 def regrows(path: Path | None) -> bool:
     """Whether Frank-Wolfe steps may add atoms: always without a path, on one while atoms leave and most have left."""
     return path is None or (path["density"] < REGROW_BELOW and path["step"] < path["end"] * path["steps"])
+
+
+def in_face_steps_for(steps: int) -> int:
+    """How many in-face steps follow each Frank-Wolfe step in a training of so many gradients.
+
+    >>> [in_face_steps_for(steps) for steps in (60, 300, 5000)]
+    [9, 30, 49]
+    """
+    return min(MOST_IN_FACE, max(LEAST_IN_FACE, steps // 10))
 
 
 def room(density: float, total: int) -> int:

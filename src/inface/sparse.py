@@ -16,7 +16,7 @@ from .density import attach, checked_steps
 from .dtensors import whole
 from .layers import Layers, chosen_layers, pools
 from .optimizer import FrankWolfe
-from .paths import room, unfinished
+from .paths import in_face_steps_for, room, unfinished
 from .relative import LENGTH
 from .sets import L1Ball
 from .sets.base import computable
@@ -28,9 +28,6 @@ __all__ = ["Free", "chosen_layers", "sparse_optimizer"]
 # At these learning rates and above, steps have their full length. Below, it goes with the root of lr: relative steps know the
 # size of gradients, so they need less of the correction that lr is.
 FAST_LR: dict[Free, float] = {"sgd": 0.1, "adamw": 0.01}
-
-# One gradient in ten brings back edges, the others train those that are there.
-IN_FACE_STEPS = 9
 
 
 def sparse_optimizer(
@@ -113,7 +110,7 @@ def sparse_optimizer(
         [*groups, {"params": rest, "set": None}] if rest else groups,
         lr=lr,
         in_face="projected",
-        in_face_steps=IN_FACE_STEPS,
+        in_face_steps=in_face_steps_for(steps),
         momentum=momentum,
         dampening=None if adaptive else 0.0,
         norm="adaptive" if adaptive else "l2",

@@ -70,7 +70,7 @@ def support_suffices(group: Mapping[str, Any], state: Mapping[str, Any], p: Tens
     path: Path | None = group["path"]
     if set_ is None or set_.free is not None or not looks_at_entries(group):
         return False
-    if group["differentiable"] or (path is not None and path["by_itself"] and path["target"] >= REGROW_BELOW):
+    if group["differentiable"] or (path is not None and path["by_itself"] and path["density"] >= REGROW_BELOW):
         return False  # edges return by their gradients
     alone = set_.per != "group" and blocks.shape(p.shape, set_.per).numel() == 1  # such a block moves from zero too
     return not alone and upcoming_phase(group, state) > 0
