@@ -93,10 +93,11 @@ def returned(layers: Sequence[PathLayer], density: float) -> Iterator[PathLayer]
     pulls = [_pull(layer) for layer in layers]
     strengths = [torch.where(size > 0, 0, pull.abs()) for size, pull in zip(sizes, pulls, strict=True)]
     places = torch.cat([strength.flatten() for strength in strengths])
-    chosen = torch.zeros_like(places, dtype=torch.bool)
-    if missing > 0:
-        chosen[places.topk(min(missing, len(places))).indices] = True
-    parts = (chosen & (places > 0)).split([size.numel() for size in sizes])
+    chosen = places > 0
+    if missing < int(chosen.sum()):
+        chosen = torch.zeros_like(chosen)
+        chosen[places.topk(max(missing, 0)).indices] = True
+    parts = chosen.split([size.numel() for size in sizes])
     for layer, size, pull, part in zip(layers, sizes, pulls, parts, strict=True):
         small = RETURN * size.sum() / size.count_nonzero().clamp(min=1)
         new = torch.where(part.view(size.shape), pull.sign() * small, 0).view(layer.x.shape).to(layer.x.dtype)
