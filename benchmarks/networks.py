@@ -158,8 +158,14 @@ def main() -> None:
     runs = read_json(file)["runs"] if file.is_file() else []
     now = code()
     if arguments.again:
-        wanted = (arguments.density, "inface")
-        runs = [run for run in runs if (run["density"], run["method"]) != wanted or run.get("code") == now]
+        stale = {
+            "network": arguments.only,
+            "method": ["inface"],
+            "density": [arguments.density],
+            "seed": range(arguments.seeds),
+        }
+        old = [run for run in runs if run.get("code") != now and all(run[name] in some for name, some in stale.items())]
+        runs = [run for run in runs if run not in old or "inface" not in arguments.methods]
     done = {tuple(each[name] for name in NAMES) for each in runs}
     for network in arguments.only:
         kind = KINDS[network]

@@ -1021,20 +1021,24 @@ def test_torchs_schedulers_change_nothing_about_the_density(name, free, lr):
 
 @pytest.mark.parametrize(("free", "lr"), [("sgd", 0.1), ("adamw", 0.01)])
 @pytest.mark.parametrize("density", [0.25, 0.1])
-def test_weights_that_start_with_the_wrong_sign_change_it_before_they_leave(density, free, lr):
-    random = torch.Generator().manual_seed(0)
-    torch.manual_seed(0)
+def test_the_signs_of_the_start_do_not_decide_those_of_the_end(density, free, lr):
+    """Four of the five useful weights start with the wrong sign; the network has no others to use in their place."""
+    x = torch.randn(600, 20, generator=torch.Generator().manual_seed(3))
+    y = x[:, :5].argmax(1)
+    torch.manual_seed(3)
     model = nn.Linear(20, 5)
-    useful = (torch.arange(5), torch.arange(5))
-    model.weight.data[useful] = -0.1
-    opt = inface.sparse_optimizer(model, density=density, lr=lr, steps=300, free=free)
-    for _ in range(300):
-        x = torch.randn(50, 20, generator=random)
-        opt.zero_grad()
-        nn.functional.cross_entropy(model(x), x[:, :5].argmax(1)).backward()
-        opt.step()
+    assert int((model.weight.diagonal() < 0).sum()) == 4
+    opt = inface.sparse_optimizer(model, density=density, lr=lr, steps=240, free=free)
+    schedule = CosineAnnealingLR(opt, 240)
+    for _ in range(20):
+        for rows in torch.randperm(600).split(50):
+            opt.zero_grad()
+            nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+            opt.step()
+            schedule.step()
     assert_sparse(opt, density)
-    assert (model.weight[useful] > 0).all()
+    assert (model.weight.diagonal() > 0).all()
+    assert (model(x).argmax(1) == y).float().mean() > 0.75
 
 
 @pytest.mark.parametrize(("free", "lr"), [("sgd", 0.1), ("sgd", 0.005), ("adamw", 0.01), ("adamw", 0.0005)])
@@ -1060,14 +1064,47 @@ def test_steps_end_short_at_a_constant_lr_and_are_those_of_a_schedule_where_ther
 
 
 def test_a_training_whose_steps_are_announced_is_the_same_to_the_bit():
-    weights = []
+    found = []
     for announced in (False, True):
-        model, batch, opt = make(steps="auto" if announced else STEPS)
+        model, batch, opt = make(steps="auto" if announced else 300)
         if announced:
-            announce(opt, STEPS)
-        train(model, batch, opt, scheduler=CosineAnnealingLR(opt, STEPS))
-        weights.append(values(model))
-    assert_same(*weights)
+            announce(opt, 300)
+        train(model, batch, opt, 300, scheduler=CosineAnnealingLR(opt, 300))
+        found.append((values(model), opt))
+    (one, first), (other, second) = found
+    assert_same(one, other)
+    assert float(first.gap) == float(second.gap)
+    assert [group["in_face_steps"] for group in first.param_groups] == [30] * len(first.param_groups)
+    for group, same in zip(first.param_groups, second.param_groups, strict=True):
+        assert {**group, "params": 0, "set": 0} == {**same, "params": 0, "set": 0}
+
+
+@pytest.mark.parametrize("steps", [STEPS, "auto"])
+def test_a_path_that_was_saved_without_its_length_goes_on_at_that_of_the_optimizer(steps):
+    model, batch, opt = make()
+    train(model, batch, opt, 30)
+    saved = copy.deepcopy(opt.state_dict())
+    for group in saved["param_groups"]:
+        if group["path"] is not None:
+            del group["path"]["length"]
+    other, _, resumed = make(steps=steps)
+    other.load_state_dict(model.state_dict())
+    resumed.load_state_dict(saved)
+    train(model, batch, opt, 30)
+    train(other, batch, resumed, 30)
+    assert_same(values(model), values(other))
+
+
+def test_a_longer_training_that_goes_on_has_its_own_in_face_steps_and_the_rates_that_were_saved():
+    model, batch, opt = make(steps=300)
+    train(model, batch, opt, 30)
+    _, _, longer = make(steps=600, lr=0.02)
+    with pytest.warns(UserWarning, match="made with steps=600"):
+        longer.load_state_dict(opt.state_dict())
+    assert {group["in_face_steps"] for group in longer.param_groups} == {49}
+    assert longer.param_groups[0]["path"]["length"] == opt.param_groups[0]["path"]["length"]
+    abandon(opt)
+    abandon(longer)
 
 
 def test_a_step_with_lr_0_neither_moves_nor_takes_the_path_further():

@@ -227,7 +227,9 @@ def test_nodes_with_weight_normalisation_keep_an_edge(scope):
 @pytest.mark.parametrize("scope", ["layer", "global", "balanced"])
 def test_nodes_with_weight_normalisation_keep_an_edge_where_fewer_are_wanted_and_where_they_are_frozen(scope):
     torch.manual_seed(0)
-    model = nn.utils.parametrizations.weight_norm(nn.Linear(64, 100)).requires_grad_(False)
-    cut = hard_threshold(model, 0.01, layers="*original1", scope=scope)
-    assert (cut.parametrizations.weight.original1.count_nonzero(1) == 1).all()
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(64, 100))
+    model = nn.Sequential(normed, nn.ReLU(), nn.Linear(100, 10)).requires_grad_(False)
+    cut = hard_threshold(model, 0.01, layers=["*original1", "2.weight"], scope=scope)
+    assert (cut[0].parametrizations.weight.original1.count_nonzero(1) == 1).all()
+    assert cut[2].weight.any()
     assert cut(torch.randn(5, 64)).isfinite().all()

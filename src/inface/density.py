@@ -3,7 +3,7 @@
 An atom is what a set counts: an edge of an l1 ball, a group of a group-l1 ball, a rank of a nuclear ball. Between ``begin``
 and ``end`` (parts of all steps) the density falls along a cubic. Now and then the atoms that matter least leave
 (:mod:`inface.cuts`), and the blocks of a layer share the layer's budget (:mod:`inface.budgets`): :func:`advance` does both.
-Between two cuts the optimizer's in-face steps train what is there, and its Frank-Wolfe steps bring back what was dropped by
+The optimizer's in-face steps train what is there, and now and then its Frank-Wolfe steps bring back what was dropped by
 mistake.
 """
 
@@ -211,12 +211,13 @@ def announce(optimizer: Optimizer, steps: int) -> None:
     500
     """
     steps = checked_steps(steps, "announce")
-    for group in optimizer.param_groups:
-        path: Path | None = group.get("path")
-        if path is not None and not path["steps"]:
-            path["steps"], path["every"] = steps, _between_cuts(path["begin"], path["end"], steps)
-            if path["by_itself"]:
-                group["in_face_steps"] = in_face_steps_for(steps)
+    unknown: list[Path] = [group["path"] for group in optimizer.param_groups if group.get("path")]
+    unknown = [path for path in unknown if not path["steps"]]
+    for path in unknown:
+        path["steps"], path["every"] = steps, _between_cuts(path["begin"], path["end"], steps)
+    if any(path["by_itself"] for path in unknown):
+        for group in optimizer.param_groups:
+            group["in_face_steps"] = in_face_steps_for(steps)
 
 
 def check_announced(groups: Sequence[Mapping[str, Any]]) -> None:

@@ -121,7 +121,8 @@ def _on_path(length: float | Tensor, path: Path, usual: float) -> float | Tensor
     if path["by_itself"]:
         own, length = path["length"], _least(length, usual)
         full = length.clamp(min=own) if isinstance(length, Tensor) else max(length, own)
-        length = _least(length, full * cool_down(path)) * min(share_of(path["steps"]), LONGEST / own)
+        part = min(share_of(path["steps"]), LONGEST / own)
+        length = _least(length * part, _least(full * part, LONGEST) * cool_down(path))
     return _least(length, LONGEST) * warm_up(path)
 
 

@@ -77,6 +77,7 @@ def adopting(optimizer: Optimizer) -> Iterator[None]:
         if len(groups) == len(optimizer.param_groups):  # torch refuses another number of groups
             pairs = zip(optimizer.param_groups, groups, strict=True)
             groups = [restored_group(index, live, saved) for index, (live, saved) in enumerate(pairs)]
+            _follow_steps(optimizer.param_groups, groups, data["param_groups"])
             _warn_of_other_paths(optimizer.param_groups, groups, data["param_groups"])
         loaded.update(data, param_groups=groups)
         return loaded
@@ -109,7 +110,10 @@ def restored_group(index: int, live: dict[str, Any], saved: dict[str, Any]) -> d
     """A saved group with its set, and its function where it had one."""
     group = {**OLDER, **saved, "set": _restored_set(index, live, saved)}
     if isinstance(group["path"], dict):
-        group["path"] = {**OLDER_PATH, **group["path"]}
+        older = {**OLDER_PATH, "length": live["path"]["length"] if live["path"] else 0.0}
+        if older["length"] and "length" not in group["path"]:
+            group["relative"] = live["relative"]  # which was bounded by what short trainings can bear
+        group["path"] = {**older, **group["path"]}
     if group.get("in_face") == "custom":
         if not callable(live["in_face"]):
             raise ValueError(
@@ -168,7 +172,16 @@ def _restored_path(index: int, live: dict[str, Any], saved: Path | None) -> Path
         "start": saved["start"],
         "density": saved["density"],
         "budget": saved["budget"],
+        "length": saved["length"],
     }
+
+
+def _follow_steps(live: list[dict[str, Any]], groups: list[dict[str, Any]], saved: list[dict[str, Any]]) -> None:
+    """A longer training has its own number of in-face steps, in all groups."""
+    pairs = [(own["path"], old.get("path")) for own, old in zip(live, saved, strict=True)]
+    if any(own and own["by_itself"] and own["steps"] and old and own["steps"] != old["steps"] for own, old in pairs):
+        for own, group in zip(live, groups, strict=True):
+            group["in_face_steps"] = own["in_face_steps"]
 
 
 def _warn_of_other_paths(live: list[dict[str, Any]], groups: list[dict[str, Any]], saved: list[dict[str, Any]]) -> None:

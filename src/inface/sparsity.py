@@ -110,7 +110,7 @@ def hard_threshold(
     the normalisation gives it.
 
     Each node of a layer with weight normalisation keeps its largest edge, also where ``keep`` leaves fewer edges than nodes:
-    what it is divided by would be zero.
+    what it is divided by would be zero. Layers that share edges with such a one keep one at least.
 
     Args:
         model: the network, which is not changed unless ``inplace`` says so.
@@ -165,6 +165,8 @@ def _keep_largest(params: list[nn.Parameter], keep: float, nodes: dict[int, int]
     for p, part, score in zip(params, parts, scores, strict=True):
         if id(p) in nodes:
             _protect(score, part.shape, nodes[id(p)])
+        elif len(score) and nodes.keys() & {id(other) for other in params}:
+            score[score.argmax()] = math.inf  # what nodes need may be all there is
     ranked = torch.cat(scores)
     order = ranked.sort(descending=True, stable=True).indices
     mask = torch.zeros_like(ranked, dtype=torch.bool)
